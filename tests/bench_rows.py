@@ -126,7 +126,6 @@ def section(report: Document, title: str) -> Section:
 
 def cells(table: Table | None) -> dict[str, dict[str, str]]:
     """Return the cells of each row by their columns' titles; rows by their variants, in order."""
-    assert table is not None
     titles = [column.title for column in table.columns[1:]]
     named = {row[0].code if isinstance(row[0], Name) else row[0]: row[1:] for row in table.rows}
     assert len(named) == len(table.rows)

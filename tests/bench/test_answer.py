@@ -142,13 +142,7 @@ def test_the_first_line_leaves_out(rows: Any, tmp_path: Path) -> None:
 
 
 def interval(group: Group, of: str, to: str) -> tuple[float, float]:
-    one, other = group.result(of), group.result(to)
-    assert one is not None
-    assert other is not None
-    ratio = speed_ratio(one, other)
-    assert ratio is not None
-    assert ratio.interval is not None
-    return ratio.interval
+    return speed_ratio(group.result(of), group.result(to)).interval
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -157,7 +151,6 @@ def test_distances_are_the_ends_of_intervals(seed: int, tmp_path: Path) -> None:
     speeds = {**TWO, "torch/block": 2.0, "torch/jit": 1.2}
     report = document(tmp_path, rounds(speeds, noise=0.1, seed=seed))
     (group,) = summarise(tmp_path).groups
-    assert group.fastest is not None
     fastest = group.fastest.variant
     near = ({"torch/block", "torch/cudnn"} - {fastest}).pop()
     least = interval(group, fastest, "torch/jit")[0] - 1
@@ -188,7 +181,6 @@ def test_where_each_is_slower_than_some_other_distances_are_inverted(tmp_path: P
     ]
     (sentence,) = document(tmp_path, rows).lead
     (group,) = summarise(tmp_path).groups
-    assert group.fastest is not None
     ahead = circle[circle.index(group.fastest.variant) - 1]
     low, high = interval(group, group.fastest.variant, ahead)
     assert high < 1
@@ -206,7 +198,6 @@ def test_speeds_are_by_cell_type_and_framework_the_fastest_execution_of_each(tmp
     medium = rounds({"torch/basic": 1.0}, workload="medium", pass_="forward")
     report = document(tmp_path, [*rows, *medium])
     (speeds,) = report.tables
-    assert speeds.table is not None
     assert [line[:2] for line in speeds.table.rows] == [
         ["basic", "torch"],
         ["basic", "TensorFlow"],
@@ -220,7 +211,6 @@ def test_speeds_are_by_cell_type_and_framework_the_fastest_execution_of_each(tmp
     ]
     results = [small.result(each) for each in ("torch/basic/jit", "tensorflow/basic", "torch/cudnn")]
     for line, result in zip(speeds.table.rows, results, strict=False):
-        assert result is not None
         rates = [400 * each.steps / each.seconds for each in result.blocks]
         assert str(line[2]).startswith(f"{math.exp(statistics.fmean(map(math.log, rates))):,.0f} (")
     assert len(speeds.remarks) == 1, "of torch/basic one execution is left out"
@@ -237,7 +227,6 @@ def test_speeds_are_by_cell_type_and_framework_the_fastest_execution_of_each(tmp
 def test_precisions_have_a_row_each_where_there_are_several(tmp_path: Path) -> None:
     rows = [*rounds({"torch/cudnn": 1.0}), *rounds({"torch/cudnn@bf16": 2.0}, work=LOW)]
     (speeds,) = document(tmp_path, rows).tables
-    assert speeds.table is not None
     assert [line[1] for line in speeds.table.rows] == ["torch, bfloat16", "torch, float32"]
 
 

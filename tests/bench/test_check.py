@@ -547,8 +547,6 @@ def test_the_longest_and_the_shortest_are_among_the_distinct_rows(distinct: int)
             task.batch(seed=seed),
             classifier_check.distinct_batch(task, distinct=distinct, seed=seed),
         )
-        assert drawn.lengths_B is not None
-        assert found.lengths_B is not None
         assert len(set(found.lengths_B)) == distinct, "the drawn ones differ from each other"
         assert found.lengths_B.max() == drawn.lengths_B.max()
         assert distinct == 1 or found.lengths_B.min() == drawn.lengths_B.min()

@@ -62,8 +62,6 @@ def test_the_interval_is_that_of_a_paired_t_test_by_hand() -> None:
     variant = {0: 1.0, 1: 2.0, 2: 5.0}
     baseline = {n: 2 * s * math.exp(e) for (n, s), e in zip(variant.items(), (-0.1, 0, 0.1), strict=True)}
     ratio = intervals.ratio(baseline, variant, dict.fromkeys(range(3), (1, 7)))
-    assert ratio is not None
-    assert ratio.interval is not None
     half = 4.30265 * 0.1 / math.sqrt(3)
     assert ratio.estimate == pytest.approx(2)
     assert ratio.interval == pytest.approx((2 * math.exp(-half), 2 * math.exp(half)), rel=1e-5)
@@ -78,10 +76,6 @@ def test_the_inverse_ratio_has_the_inverse_interval() -> None:
         dict.fromkeys(range(6), (2, 1)),
     )
     there, back = intervals.ratio(a, b, processes), intervals.ratio(b, a, processes)
-    assert there is not None
-    assert back is not None
-    assert there.interval is not None
-    assert back.interval is not None
     assert there.units == 3, "only the rounds that both have"
     assert there.estimate == pytest.approx(1 / back.estimate)
     assert there.interval == pytest.approx([1 / end for end in reversed(back.interval)])
@@ -93,7 +87,6 @@ def test_without_a_common_round_there_is_no_ratio() -> None:
 
 def test_one_round_has_a_ratio_and_no_interval() -> None:
     ratio = intervals.ratio({0: 3.0}, {0: 2.0}, {0: (2, 1)})
-    assert ratio is not None
     assert (ratio.estimate, ratio.interval, ratio.half_width) == (pytest.approx(1.5), None, None)
 
 
@@ -105,7 +98,6 @@ def test_from_three_processes_on_the_unit_is_the_process(processes: int, unit: s
     for base_process in (1, 2, processes):  # one that lasted longer than the variant's, and one that did not
         of = {n: (n % base_process, n % processes) for n in range(6)}
         ratio = intervals.ratio(dict.fromkeys(range(6), 2.0), seconds, of)
-        assert ratio is not None
         assert (ratio.unit, ratio.units) == (unit, units)
 
 
@@ -115,7 +107,6 @@ def test_rounds_that_share_a_process_of_either_side_are_one_unit() -> None:
     # The baseline's second process worked beside two of the variant's.
     of = {0: (1, 1), 1: (1, 1), 2: (2, 2), 3: (2, 3), 4: (3, 4), 5: (4, 5)}
     ratio = intervals.ratio(dict.fromkeys(of, 1.0), seconds, of)
-    assert ratio is not None
     means = [0.1, 0.55, 1.0, 1.6]
     assert (ratio.unit, ratio.units) == ("process", 4)
     assert ratio.mean == pytest.approx(statistics.fmean(means))
@@ -128,7 +119,6 @@ def test_a_process_counts_once_however_many_rounds_it_did() -> None:
     ratio = intervals.ratio(
         dict.fromkeys(logs, 1.0), seconds, {n: (own, own) for n, own in enumerate([1, 1, 1, 2, 3])}
     )
-    assert ratio is not None
     assert ratio.mean == pytest.approx((0.2 + 0.7 + 1.0) / 3)
     assert ratio.error == pytest.approx(statistics.stdev([0.2, 0.7, 1.0]) / math.sqrt(3))
 
@@ -148,8 +138,6 @@ def _coverage(*, process_noise: float, rounds_a_process: int, as_one_process: bo
         baseline, variant = (dict(enumerate(np.exp(drift + own))) for own in sides)
         variant = {n: seconds / 1.7 for n, seconds in variant.items()}
         ratio = intervals.ratio(baseline, variant, processes)
-        assert ratio is not None
-        assert ratio.interval is not None
         hits += ratio.interval[0] <= 1.7 <= ratio.interval[1]
     return hits / repeats
 
@@ -192,7 +180,6 @@ def test_the_difference_covers_the_truth_as_often_as_it_says() -> None:
             error = float(values.std(ddof=1) / math.sqrt(count))
             sides.append(LogMean(mean=float(values.mean()), error=error, freedom=count - 1))
         interval = intervals.difference(*sides).interval
-        assert interval is not None
         hits += interval[0] <= math.exp(0.3) <= interval[1]
     # Freedom is rounded down, so that it may cover a little more than it says.
     assert 0.94 < hits / repeats < 0.97

@@ -332,7 +332,6 @@ def test_where_nothing_is_special_the_names_alone_are_explained(tmp_path: Path) 
 def test_precisions_that_differ_are_in_the_labels(tmp_path: Path) -> None:
     report = document(tmp_path, [row(variant="torch/cudnn", label="PyTorch cudnn"), row(**LOW)])
     table = section(report, "small").tables[0].table
-    assert table is not None
     assert {line[0] for line in table.rows} == {
         Name("PyTorch cudnn, bf16", "torch/cudnn@bf16"),
         Name("PyTorch cudnn, fp32", "torch/cudnn"),
@@ -342,7 +341,6 @@ def test_precisions_that_differ_are_in_the_labels(tmp_path: Path) -> None:
 
 def test_facts_of_the_machine(rich_report: Document) -> None:
     table = section(rich_report, "The machine").tables[0].table
-    assert table is not None
     facts = {str(name): value for name, value in table.rows}
     assert facts["cpu"] == "A Processor @ 2.50GHz"
     assert facts["command"] == "python -m ptb_lm.bench run quick --out OUT"

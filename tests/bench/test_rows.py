@@ -34,7 +34,6 @@ def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read.gemm_fraction == pytest.approx(1.1e10 / 0.05 / 3e12)
     # 11 GFLOP at 3 TFLOP/s take longer than 20 MB at 100 GB/s; then come 30 MB more.
     assert read.roofline_fraction == pytest.approx((1.1e10 / 3e12 + 30e6 / 100e9) / 0.05)
-    assert read.work is not None
     assert read.work.parameters == WORK["parameters"]
     assert read.peak_memory == {"host_bytes": 9e8}, "what is null was not measured"
 

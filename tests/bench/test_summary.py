@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from bench_rows import ENVIRONMENT, PTB, WORK, rounds, row, unmeasured, write
 
-from ptb_lm.bench.findings import Group, Result, Summary, speed_ratio
+from ptb_lm.bench.findings import Group, Summary, speed_ratio
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common.errors import UserError
 
@@ -25,22 +25,14 @@ def group_of(folder: Path, rows: Any, **options: Any) -> Group:
     return group
 
 
-def result_of(group: Group, variant: str) -> Result:
-    result = group.result(variant)
-    assert result is not None
-    return result
-
-
 def test_the_known_ratios_come_out_within_their_intervals(tmp_path: Path) -> None:
     group = group_of(tmp_path, rounds(SPEEDS, count=9, noise=0.01))
     assert [result.variant for result in group.results] == ["torch/cudnn", "torch/basic", "torch/block"]
     for result in group.results:
-        assert result.ratio is not None
         assert result.ratio.estimate == pytest.approx(SPEEDS[result.variant], rel=0.03)
         if result.variant == group.baseline:
             assert (result.ratio.estimate, result.ratio.interval) == (1, None), "by definition"
         else:
-            assert result.ratio.interval is not None
             low, high = result.ratio.interval
             assert low < SPEEDS[result.variant] < high
             assert high / low < 1.05, "the drift of 30 % is paired out"
@@ -49,9 +41,7 @@ def test_the_known_ratios_come_out_within_their_intervals(tmp_path: Path) -> Non
 def test_another_baseline(tmp_path: Path) -> None:
     group = group_of(tmp_path, rounds(SPEEDS, noise=0.001), baseline="torch/cudnn")
     assert group.baseline == "torch/cudnn"
-    ratio = result_of(group, "torch/block").ratio
-    assert ratio is not None
-    assert ratio.estimate == pytest.approx(0.7 / 2.5, rel=0.01)
+    assert group.result("torch/block").ratio.estimate == pytest.approx(0.7 / 2.5, rel=0.01)
 
 
 def test_a_baseline_that_nobody_is(tmp_path: Path) -> None:
@@ -62,11 +52,8 @@ def test_a_baseline_that_nobody_is(tmp_path: Path) -> None:
 def test_times_rates_and_fractions_are_of_the_rounds(tmp_path: Path) -> None:
     seconds = (2.0, 4.0, 3.0, 8.0)
     rows = [row(round=n, seconds=s, gemm_gflops=1000 / s) for n, s in enumerate(seconds)]
-    result = result_of(group_of(tmp_path, rows), "torch/basic")
+    result = group_of(tmp_path, rows).result("torch/basic")
     steps, rate, fraction = result.seconds, result.rate, result.gemm_fraction
-    assert steps is not None
-    assert rate is not None
-    assert fraction is not None
     assert (steps.median, steps.low, steps.high) == pytest.approx((3.5 / 40, 2.75 / 40, 5 / 40))
     assert rate.median == pytest.approx((400 * 40 / 3 + 400 * 40 / 4) / 2)
     # The machine's own rate fell as the step's did: each round's fraction is the same.
@@ -85,7 +72,7 @@ def test_facts_are_kept(tmp_path: Path) -> None:
         ),
     ]
     summary = summary_of(tmp_path, rows)
-    result = result_of(summary.groups[0], "torch/basic")
+    result = summary.groups[0].result("torch/basic")
     assert result.fact("startup", "build_seconds", max) == 4
     assert result.fact("peak_memory", "host_bytes", max) == 1e9
     assert result.fact("peak_memory", "device_bytes", max) is None
@@ -96,8 +83,7 @@ def test_facts_are_kept(tmp_path: Path) -> None:
 
 
 def test_without_a_gemm_rate_there_is_no_fraction(tmp_path: Path) -> None:
-    result = result_of(group_of(tmp_path, [row(gemm_gflops=None)]), "torch/basic")
-    assert result.gemm_fraction is None
+    assert group_of(tmp_path, [row(gemm_gflops=None)]).result("torch/basic").gemm_fraction is None
 
 
 def test_without_a_copy_rate_or_declared_bytes_there_is_no_roofline(tmp_path: Path) -> None:
@@ -126,7 +112,7 @@ def test_variants_without_a_measurement_have_the_reason(tmp_path: Path) -> None:
 def test_a_failure_after_some_rounds_keeps_these_and_says_so(tmp_path: Path) -> None:
     kept = [each for each in rounds(SPEEDS) if each["variant"] != "torch/block" or each["round"] < 3]
     rows = [*kept, unmeasured("failed", "killed", variant="torch/block", planned_rounds=5)]
-    result = result_of(group_of(tmp_path, rows), "torch/block")
+    result = group_of(tmp_path, rows).result("torch/block")
     assert (result.status, len(result.blocks)) == ("failed", 3)
     assert "failed after 3 of 5 rounds: killed" in result.notes
     assert result.ratio is not None
@@ -134,7 +120,7 @@ def test_a_failure_after_some_rounds_keeps_these_and_says_so(tmp_path: Path) -> 
 
 def test_wrong_is_never_fast(tmp_path: Path) -> None:
     rows = [*rounds(SPEEDS), unmeasured("wrong", "its gradient is off", variant="torch/cudnn")]
-    result = result_of(group_of(tmp_path, rows), "torch/cudnn")
+    result = group_of(tmp_path, rows).result("torch/cudnn")
     assert (result.status, result.reason) == ("wrong", "its gradient is off")
     assert (result.blocks, result.ratio) == ((), None)
 
@@ -154,10 +140,10 @@ def test_a_variant_wrong_in_one_pass_has_no_figures_in_the_other(tmp_path: Path)
     forward, train = summary_of(tmp_path, rows).groups
     assert (forward.pass_name, train.pass_name) == ("forward", "train")
     for group in (forward, train):
-        result = result_of(group, "torch/cudnn")
+        result = group.result("torch/cudnn")
         assert (result.status, result.reason) == ("wrong", "after its warm-up it is off")
         assert (result.blocks, result.ratio) == ((), None)
-        assert result_of(group, "torch/block").status == "measured"
+        assert group.result("torch/block").status == "measured"
 
 
 def test_notes_that_differ_in_numbers_alone_are_one(tmp_path: Path) -> None:
@@ -170,7 +156,7 @@ def test_notes_that_differ_in_numbers_alone_are_one(tmp_path: Path) -> None:
 
 def test_missing_rounds_and_single_rounds_are_noted(tmp_path: Path) -> None:
     rows = [each for each in rounds(SPEEDS) if each["variant"] == "torch/basic" or each["round"] == 0]
-    result = result_of(group_of(tmp_path, rows), "torch/cudnn")
+    result = group_of(tmp_path, rows).result("torch/cudnn")
     assert result.notes == ("only 1 of 5 rounds", "one round: no interval")
 
 
@@ -185,7 +171,7 @@ def test_without_the_baseline_there_are_figures_and_no_ratios(
     baseline: Any, why: str, tmp_path: Path
 ) -> None:
     group = group_of(tmp_path, [row(variant="torch/cudnn"), *baseline])
-    result = result_of(group, "torch/cudnn")
+    result = group.result("torch/cudnn")
     assert result.seconds is not None
     assert result.ratio is None
     assert group.warnings == (f"There are no ratios: the baseline torch/basic {why}.",)
@@ -193,7 +179,7 @@ def test_without_the_baseline_there_are_figures_and_no_ratios(
 
 def test_no_round_in_common_with_the_baseline(tmp_path: Path) -> None:
     group = group_of(tmp_path, [row(), row(variant="torch/cudnn", round=1)])
-    assert "no round in common with the baseline" in result_of(group, "torch/cudnn").notes
+    assert "no round in common with the baseline" in group.result("torch/cudnn").notes
 
 
 def test_several_recorded_baselines_ask_for_one(tmp_path: Path) -> None:
@@ -265,9 +251,9 @@ def test_another_device_is_no_other_work(tmp_path: Path) -> None:
 
 def test_any_two_can_be_paired(tmp_path: Path) -> None:
     group = group_of(tmp_path, rounds(PTB, noise=0.001, suite="ptb", baseline="tensorflow/basic"))
-    ratio = speed_ratio(result_of(group, "torch/cudnn"), result_of(group, "torch/basic"))
-    assert ratio is not None
-    assert ratio.estimate == pytest.approx(2, rel=0.01)
+    assert speed_ratio(group.result("torch/cudnn"), group.result("torch/basic")).estimate == pytest.approx(
+        2, rel=0.01
+    )
 
 
 def test_only_rounds_of_one_session_are_paired(tmp_path: Path) -> None:
@@ -282,9 +268,7 @@ def test_only_rounds_of_one_session_are_paired(tmp_path: Path) -> None:
         row(session="3", round=2, variant="torch/cudnn", seconds=0.1),
     ]
     group = group_of(tmp_path, rows)
-    cudnn, block = result_of(group, "torch/cudnn").ratio, result_of(group, "torch/block").ratio
-    assert cudnn is not None
-    assert block is not None
+    cudnn, block = group.result("torch/cudnn").ratio, group.result("torch/block").ratio
     assert (cudnn.estimate, cudnn.units) == (pytest.approx(2), 2)
     assert (block.estimate, block.units) == (pytest.approx(1), 1)
 
@@ -327,7 +311,6 @@ def test_the_interval_of_an_a_a_test_holds_1_as_often_as_it_says(
         group = group_of(tmp_path / str(seed), repeated(5, rounds_a_process, seed))
         ((result, ratio),) = group.repetitions
         assert (result.variant, ratio.unit, ratio.units) == ("torch/basic#again", "process", 5)
-        assert ratio.interval is not None
         hits += ratio.interval[0] <= 1 <= ratio.interval[1]
     # 95 of 100 are expected; of a binomial distribution, 99.9 % lie between these.
     assert 87 <= hits <= 100

@@ -57,11 +57,8 @@ def test_each_is_compared_with_the_baseline_the_fastest_and_the_next(tmp_path: P
     assert all(len(line) <= 80 for line in lines)
     (group,) = summarise(tmp_path).groups
     baseline, fastest = group.result("torch/basic"), group.fastest
-    assert baseline is not None
-    assert fastest is not None
     pairs = pairwise([*group.measured_results, None])
     for line, (result, following) in zip(figures(lines), pairs, strict=True):
-        assert result is not None
         others = [baseline, fastest, *([following] if following else [])]
         wanted = [marked_ratio(speed_ratio(result, other)) for other in others]
         assert re.findall(r"\d\.\d+(?: \(\d\.\d+–\d\.\d+\)~?)?", line.split(",")[-1]) == wanted

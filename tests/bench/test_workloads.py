@@ -51,7 +51,6 @@ def test_the_work_of_a_classifier_counted_by_hand(loss: str) -> None:
     config = ClassifierConfig(input_size=3, hidden_sizes=(5, 2), classes=4, bidirectional=True, loss=loss)
     task = ClassifierTask(config=config, batch_size=3, steps=9, shortest=5, labels=2)
     lengths_B = task.batch(seed=8).lengths_B
-    assert lengths_B is not None
     assert sorted(lengths_B) == [5, 7, 9]
     # A frame: both directions of 3 -> 5 and of 10 -> 2. The dense layer: 4 by 4, a frame or a sequence.
     frames, dense = 21, 16
@@ -97,7 +96,6 @@ def test_sizes_of_the_published_tables() -> None:
     ctc = workload("acoustic", "4x320-CTC-long").task
     assert isinstance(ctc, ClassifierTask)
     batch = ctc.batch(seed=3)
-    assert batch.lengths_B is not None
     assert (batch.lengths_B.min(), batch.lengths_B.max()) == (500, 1000)
     assert batch.labels.shape == (32, 100)
     assert batch.labels.min() >= 1

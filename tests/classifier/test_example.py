@@ -32,8 +32,6 @@ TAGS = ["train/loss", "valid/loss", "valid/accuracy", "valid/auc"]
 Curve = dict[str, list[float]]
 
 spec = importlib.util.spec_from_file_location("sequence_classification", FILE)
-assert spec is not None
-assert spec.loader is not None
 example = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(example)
 
@@ -69,7 +67,6 @@ class Reference:
 
     def train_step(self, batch: Batch) -> float:
         loss, gradients = 0.0, {name: np.zeros_like(array) for name, array in self.weights.items()}
-        assert batch.lengths_B is not None
         for rows, length in group_by_length(batch.lengths_B):
             cut = Batch(batch.x_BTI[rows, :length].astype(np.float64), batch.labels[rows])
             cut_loss, cut_gradients = reference.loss_and_gradients(self.config, self.weights, cut)
@@ -158,7 +155,6 @@ def test_every_model_learns_as_the_reference_does(
 def test_the_default_learns_the_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path)
     found = re.search(r"AUC ([\d.]+)", last_line(capsys))
-    assert found is not None
     assert float(found[1]) > 0.95
 
 

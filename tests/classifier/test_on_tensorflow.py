@@ -52,7 +52,6 @@ def random_batch(config: ClassifierConfig, *, lengths: bool, seed: int = 2, step
 
 def pad_with_nan(batch: Batch) -> Batch:
     """Return the batch with NaN in the padding."""
-    assert batch.lengths_B is not None
     x_BTI = batch.x_BTI.copy()
     x_BTI[np.arange(STEPS) >= batch.lengths_B[:, None]] = np.nan
     return batch._replace(x_BTI=x_BTI)

@@ -151,7 +151,6 @@ def test_ctc_equals_that_of_torch() -> None:
         logits.log_softmax(-1), torch.from_numpy(labels), [400], [60], reduction="sum"
     )
     expected.backward()
-    assert logits.grad is not None
     loss, gradient = reference.ctc(log_softmax(logits.detach().numpy()), labels)
     assert loss > 745  # exp(-745) is the least positive double
     assert loss == pytest.approx(expected.item(), rel=1e-12)

@@ -331,7 +331,6 @@ def test_no_two_columns_of_the_csv_have_one_name(
     set_values(longer / "config.json", hyperparameters={**values, "epochs": 9})
     reader = csv.DictReader(io.StringIO(compared(capsys, folder / "other", longer, "--format", "csv")))
     rows = [*reader]
-    assert reader.fieldnames is not None
     assert len(set(reader.fieldnames)) == len(reader.fieldnames)
     assert [(row["planned_epochs"], row["epochs"]) for row in rows] == [
         (str(values["epochs"]), "3"),
@@ -394,7 +393,6 @@ def line(picture: ET.Element, name: str) -> np.ndarray:
     """The points [N, 2] of a line of a picture."""
     (group,) = (each for each in picture.iter(f"{SVG}g") if each.get("id") == name)
     path = next(group.iter(f"{SVG}path")).get("d")
-    assert path is not None
     numbers = [float(word) for word in path.split() if word not in "ML"]
     return np.array(numbers).reshape(-1, 2)
 

@@ -107,7 +107,6 @@ def test_a_record_keeps_the_rules_of_its_list(
     copy, results = tmp_path / "mine", tmp_path / "results"
     shutil.copytree(run, copy)
     config = RunDirectory(copy).read_config()
-    assert config.source is not None
     monkeypatch.setattr(trained, "PENN_TREEBANK_SHA256", config.source.sha256)
     sizes = config.hyperparameters
     monkeypatch.setattr(records, "UNITS", (sizes.num_layers, sizes.hidden_size))
@@ -134,7 +133,6 @@ def test_seeds_share_a_row_with_their_mean_and_their_ends(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = RunDirectory(run).read_config()
-    assert config.source is not None
     monkeypatch.setattr(trained, "PENN_TREEBANK_SHA256", config.source.sha256)
     results, tests = tmp_path / "results", []
     for seed in (2, 3):

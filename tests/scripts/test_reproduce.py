@@ -111,7 +111,6 @@ def test_a_run_that_is_stopped_is_kept_as_far_as_it_came_and_goes_on(
     reproduce(checkout, "small")
     row, result = kept(checkout), runs.result(checkout / "checkpoints" / f"reproduce-{NAME}")
     assert epochs(checkout) == 13
-    assert row is not None
     assert (row["result"], row["test"]) == ("small", result["test_perplexity"])
     assert f"`{NAME}`" in (checkout / "results" / "tables.md").read_text()
 
