@@ -82,7 +82,7 @@ def test_right_language_models_pass(model: str, precision: str) -> None:
     found = check.check(LANGUAGE, builder(f"torch/{model}", precision=precision), precision=precision, seed=3)
     assert 0 <= found.errors["loss_error"] < found.errors["loss_bound"] == BOUNDS[precision].loss
     assert 0 < found.errors["gradient_error"] < found.errors["bound"] == BOUNDS[precision].gradient
-    assert found.what["dropout"] == "the reference had the same masks"
+    assert "same masks" in found.what["dropout"]
     assert found.first_step_seconds > 0
 
 
@@ -110,9 +110,7 @@ def test_the_timed_execution_is_compared_with_its_own_masks(name: str, task: Lan
     """XLA's masks, which are not TensorFlow's, of each shape too. Scoring, without any, is compiled once."""
     once = name == "tensorflow/basic/xla" and task is COMPILED_EVERYTHING
     found = checked_twice(task, builder(name), passes=("train",) if once else ("forward", "train"))
-    assert found.what["dropout"] == (
-        "there is none" if task is COMPILED_UNDROPPED else "the reference had the same masks"
-    )
+    assert ("same masks" in found.what["dropout"]) == (task is not COMPILED_UNDROPPED)
 
 
 @pytest.mark.slow
@@ -122,7 +120,7 @@ def test_the_plain_loop_of_keras_passes(precision: str) -> None:
     """Torch's has a file of its own, rivals/test_plain_torch.py."""
     build = builder("plain-tensorflow/keras", precision=precision)
     found = checked_twice(LANGUAGE, build, precision=precision)
-    assert found.what["dropout"].startswith("in a second model without it; with it, the mean of 4 losses")
+    assert "mean of 4" in found.what["dropout"]
 
 
 def test_words_that_occur_hundreds_of_times_in_a_window_are_rounded_as_often() -> None:
@@ -156,7 +154,7 @@ def test_the_plain_loop_passes_in_tf32_on_a_gpu() -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_swapped_gates_are_refused_in_every_precision(precision: str, seed: int, task: LanguageTask) -> None:
     build = functools.partial(wrong_variant.build, precision=precision)
-    with pytest.raises(check.WrongError, match=r"is off by .* from the NumPy reference's"):
+    with pytest.raises(check.WrongError, match=r"off by .*reference"):
         check.check(task, build, precision=precision, seed=seed)
 
 
@@ -238,7 +236,7 @@ def test_a_classifier_with_dropout_is_compared_without() -> None:
     task = CLASSIFIERS["cross_entropy"]
     task = dataclasses.replace(task, config=dataclasses.replace(task.config, keep_prob=0.5))
     found = check.check(task, builder("torch/basic", task=task), precision="fp32", seed=3)
-    assert found.what["dropout"] == "in a second model without it"
+    assert "second model" in found.what["dropout"]
 
 
 def test_all_layers_in_one_call_pass() -> None:
@@ -248,17 +246,6 @@ def test_all_layers_in_one_call_pass() -> None:
     checked_twice(task, build)
     with pytest.raises(UserError, match="layers of one size"):
         build(dataclasses.replace(config, hidden_sizes=(5, 4)), {})
-
-
-def test_a_gradient_alone_that_is_wrong_is_refused_by_name() -> None:
-    class Off(mutants.Wrapped):
-        def outwards(self, weights: mutants.Weights) -> Weights:
-            bias = weights["lstm.1.bias"]
-            moved = bias - self.loaded["lstm.1.bias"].astype(np.float32)
-            return {**weights, "lstm.1.bias": bias + np.float32(0.001) * moved}
-
-    with pytest.raises(check.WrongError, match=r"gradient of lstm\.1\.bias in training step \d is off"):
-        check.check(LANGUAGE, mutants.wrapped(Off), precision="fp32", seed=3)
 
 
 class OwnNorm(mutants.Wrapped):
@@ -342,7 +329,7 @@ class Secretive(mutants.Wrapped):
 
 def test_masks_that_nobody_tells_are_met_by_a_second_model() -> None:
     found = check.check(LANGUAGE, mutants.wrapped(Secretive), precision="fp32", seed=3)
-    assert found.what["dropout"].startswith("in a second model without it; with it, the mean of 4 losses")
+    assert "mean of 4" in found.what["dropout"]
 
 
 @pytest.mark.parametrize("task", [LANGUAGE, EVERYTHING])
@@ -456,7 +443,7 @@ def test_a_plain_loop_that_leaves_out_the_top_output_s_dropout_is_refused() -> N
         loop.network.dropout = Once(loop.network.dropout)
         return loop
 
-    with pytest.raises(check.WrongError, match="is there dropout on the top output"):
+    with pytest.raises(check.WrongError, match="top output"):
         check.check(task, build, precision="fp32", seed=3)
 
 
@@ -488,18 +475,10 @@ def test_of_a_large_task_some_rows_are_copies_of_others(task: Any, monkeypatch: 
 def test_the_second_comparison_has_the_masks_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the reference need not answer again: for medium that takes it seconds."""
     keys, key = [], expected._key
-
-    def noted(question: expected.Question) -> str:
-        keys.append(key(question))
-        return keys[-1]
-
-    monkeypatch.setattr(expected, "_key", noted)
-    build = Variant("torch/cudnn", "").builder(
-        variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
-    )
-    checked_twice(EVERYTHING, build)
-    assert len(keys) == 2
-    assert keys[0] == keys[1]
+    monkeypatch.setattr(expected, "_key", lambda question: keys.append(key(question)) or keys[-1])
+    checked_twice(EVERYTHING, builder("torch/cudnn"))
+    first, second = keys
+    assert first == second
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -574,22 +553,13 @@ def test_an_answer_is_computed_once_and_one_that_is_broken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "cache_folder", lambda: tmp_path)
-    asked = []
-
-    class Counted(language_question.Steps):
-        def answer(self) -> Any:
-            asked.append(self)
-            return super().answer()
-
-    question = Counted(UNDROPPED, 6, (), True, 3)
+    asked, answer = [], language_question.Steps.answer
+    monkeypatch.setattr(language_question.Steps, "answer", lambda self: asked.append(self) or answer(self))
+    question = language_question.Steps(UNDROPPED, 6, (), True, 3)
     first = expected.answer(question)
-    assert len(asked) == 1
     (path,) = tmp_path.iterdir()
-    again = expected.answer(dataclasses.replace(question))
+    np.testing.assert_equal(expected.answer(dataclasses.replace(question)), first)
     assert len(asked) == 1, "it was kept"
-    assert first.keys() == again.keys()
-    for name in first:
-        np.testing.assert_array_equal(first[name], again[name])
 
     whole = path.read_bytes()
     for broken in (b"", whole[:-1], whole[:100] + bytes([whole[100] ^ 1]) + whole[101:]):
@@ -623,10 +593,7 @@ def test_the_oldest_answers_are_forgotten(tmp_path: Path, monkeypatch: pytest.Mo
 )
 def test_a_process_of_its_own_gives_the_same_answer(question: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expected, "INLINE", 0)
-    here, there = question.answer(), expected._compute(question)
-    assert here.keys() == there.keys()
-    for name in here:
-        np.testing.assert_array_equal(here[name], there[name])
+    np.testing.assert_equal(expected._compute(question), question.answer())
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (WIDTH,), (200, 800), (1000, 101)])
@@ -643,19 +610,17 @@ def test_a_fingerprint_is_linear_and_as_long_as_its_tensor(shape: tuple[int, ...
         assert np.linalg.norm(fingerprint(wrong)) == pytest.approx(np.linalg.norm(wrong), rel=0.05)
 
 
-def test_a_wrong_gradient_of_any_one_tensor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in LANGUAGE.shapes:
+@pytest.mark.parametrize(
+    ("name", "part"), [("lstm.1.bias", 0.001), *((name, 0.01) for name in LANGUAGE.shapes)]
+)
+def test_a_wrong_gradient_of_any_one_tensor_is_refused_by_name(name: str, part: float) -> None:
+    class Off(mutants.Wrapped):
+        def outwards(self, weights: mutants.Weights) -> Weights:
+            moved = weights[name] - self.loaded[name].astype(np.float32)
+            return {**weights, name: weights[name] + np.float32(part) * moved}
 
-        class Off(mutants.Wrapped):
-            name: str
-
-            def outwards(self, weights: mutants.Weights) -> Weights:
-                moved = weights[self.name] - self.loaded[self.name].astype(np.float32)
-                return {**weights, self.name: weights[self.name] + np.float32(0.01) * moved}
-
-        Off.name = name
-        with pytest.raises(check.WrongError, match=f"gradient of {name} in training step"):
-            check.check(LANGUAGE, mutants.wrapped(Off), precision="fp32", seed=3)
+    with pytest.raises(check.WrongError, match=f"gradient of {name} in training step"):
+        check.check(LANGUAGE, mutants.wrapped(Off), precision="fp32", seed=3)
 
 
 def test_the_length_of_a_gradient_is_that_along_the_reference() -> None:

@@ -22,28 +22,22 @@ from ptb_lm.bench.intervals import LogMean
         (9, 2.2622),
         (10, 2.2281),
         (30, 2.0423),
+        (100_000, statistics.NormalDist().inv_cdf(0.975)),
     ],
 )
 def test_the_quantiles_of_t_are_those_of_the_table(freedom: int, t: float) -> None:
     assert intervals.t_quantile(freedom) == pytest.approx(t, abs=5e-5)
-
-
-def test_t_tends_to_the_normal_distribution() -> None:
-    assert intervals.t_quantile(100_000) == pytest.approx(statistics.NormalDist().inv_cdf(0.975), abs=1e-4)
     assert intervals.t_quantile(4, confidence=0.99) == pytest.approx(4.6041, abs=5e-5)
 
 
-def test_the_spread_is_numpys() -> None:
+def test_the_spread_is_numpys_and_of_one_there_is_none() -> None:
     values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6]
     spread = intervals.spread(values)
     assert [spread.low, spread.median, spread.high] == pytest.approx(np.percentile(values, [25, 50, 75]))
     assert (spread.mean, spread.deviation) == pytest.approx((np.mean(values), np.std(values, ddof=1)))
     assert spread.count == 6
-
-
-def test_a_single_measurement_has_no_spread() -> None:
-    spread = intervals.spread([2.5])
-    assert (spread.low, spread.median, spread.high, spread.deviation) == (2.5, 2.5, 2.5, 0.0)
+    one = intervals.spread([2.5])
+    assert (one.low, one.median, one.high, one.deviation) == (2.5, 2.5, 2.5, 0.0)
 
 
 def test_a_geometric_mean_has_the_interval_of_its_processes_by_hand() -> None:
@@ -81,11 +75,8 @@ def test_the_inverse_ratio_has_the_inverse_interval() -> None:
     assert there.interval == pytest.approx([1 / end for end in reversed(back.interval)])
 
 
-def test_without_a_common_round_there_is_no_ratio() -> None:
+def test_of_one_common_round_there_is_no_interval_and_of_none_no_ratio() -> None:
     assert intervals.ratio({0: 1.0}, {1: 1.0}, {1: (2, 1)}) is None
-
-
-def test_one_round_has_a_ratio_and_no_interval() -> None:
     ratio = intervals.ratio({0: 3.0}, {0: 2.0}, {0: (2, 1)})
     assert (ratio.estimate, ratio.interval, ratio.half_width) == (pytest.approx(1.5), None, None)
 
@@ -145,14 +136,24 @@ def _coverage(*, process_noise: float, rounds_a_process: int, as_one_process: bo
 # The standard error of 2000 repeats at 95 % is 0.5 %: four of them are allowed.
 
 
-def test_the_interval_of_rounds_covers_the_truth_as_often_as_it_says() -> None:
-    covered = _coverage(process_noise=0, rounds_a_process=1, as_one_process=True, seed=1)
-    assert covered == pytest.approx(0.95, abs=0.02)
-
-
-@pytest.mark.parametrize("rounds_a_process", [1, 4])
-def test_the_interval_of_processes_covers_what_both_sides_processes_draw_once(rounds_a_process: int) -> None:
-    covered = _coverage(process_noise=0.1, rounds_a_process=rounds_a_process, as_one_process=False, seed=2)
+@pytest.mark.parametrize(
+    ("process_noise", "rounds_a_process", "as_one_process", "seed"),
+    [
+        (0, 1, True, 1),
+        # What both sides' processes draw once.
+        (0.1, 1, False, 2),
+        (0.1, 4, False, 2),
+    ],
+)
+def test_an_interval_covers_the_truth_as_often_as_it_says(
+    process_noise: float, rounds_a_process: int, as_one_process: bool, seed: int
+) -> None:
+    covered = _coverage(
+        process_noise=process_noise,
+        rounds_a_process=rounds_a_process,
+        as_one_process=as_one_process,
+        seed=seed,
+    )
     assert covered == pytest.approx(0.95, abs=0.02)
 
 
@@ -185,12 +186,15 @@ def test_the_difference_covers_the_truth_as_often_as_it_says() -> None:
     assert 0.94 < hits / repeats < 0.97
 
 
-def test_the_difference_to_a_ratio_without_error_has_none() -> None:
-    a, b = LogMean(mean=0.5, error=None, freedom=0), LogMean(mean=0.8, error=0.1, freedom=9)
-    assert intervals.difference(a, b).interval is None
-    assert intervals.difference(a, b).estimate == pytest.approx(math.exp(0.3))
-
-
-def test_the_difference_of_two_without_spread_is_exact() -> None:
-    a, b = LogMean(mean=0.5, error=0.0, freedom=2), LogMean(mean=0.5, error=0.0, freedom=3)
-    assert intervals.difference(a, b).interval == (1.0, 1.0)
+@pytest.mark.parametrize(
+    ("one", "other", "mean", "interval"),
+    [
+        (LogMean(mean=0.5, error=None, freedom=0), LogMean(mean=0.8, error=0.1, freedom=9), 0.3, None),
+        (LogMean(mean=0.5, error=0.0, freedom=2), LogMean(mean=0.5, error=0.0, freedom=3), 0, (1.0, 1.0)),
+    ],
+)
+def test_the_difference_to_a_ratio_without_an_error_or_a_spread(
+    one: LogMean, other: LogMean, mean: float, interval: tuple[float, float] | None
+) -> None:
+    change = intervals.difference(one, other)
+    assert (change.estimate, change.interval) == (pytest.approx(math.exp(mean)), interval)

@@ -44,11 +44,6 @@ def test_another_baseline(tmp_path: Path) -> None:
     assert group.result("torch/block").ratio.estimate == pytest.approx(0.7 / 2.5, rel=0.01)
 
 
-def test_a_baseline_that_nobody_is(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--baseline torch/none: .*torch/block"):
-        summary_of(tmp_path, rounds(SPEEDS), baseline="torch/none")
-
-
 def test_times_rates_and_fractions_are_of_the_rounds(tmp_path: Path) -> None:
     seconds = (2.0, 4.0, 3.0, 8.0)
     rows = [row(round=n, seconds=s, gemm_gflops=1000 / s) for n, s in enumerate(seconds)]
@@ -82,11 +77,7 @@ def test_facts_are_kept(tmp_path: Path) -> None:
     assert len(summary.commands) == 1
 
 
-def test_without_a_gemm_rate_there_is_no_fraction(tmp_path: Path) -> None:
-    assert group_of(tmp_path, [row(gemm_gflops=None)]).result("torch/basic").gemm_fraction is None
-
-
-def test_without_a_copy_rate_or_declared_bytes_there_is_no_roofline(tmp_path: Path) -> None:
+def test_without_rates_or_declared_bytes_there_are_no_fractions(tmp_path: Path) -> None:
     rows = [
         row(copy_gbytes=None),
         row(variant="torch/block", work={**WORK, "bytes_per_step": None}),
@@ -94,6 +85,7 @@ def test_without_a_copy_rate_or_declared_bytes_there_is_no_roofline(tmp_path: Pa
     ]
     group = group_of(tmp_path, rows)
     assert [result.roofline_fraction for result in group.results] == [None] * 3
+    assert group.result("torch/cudnn").gemm_fraction is None
 
 
 def test_the_passes_of_a_workload_stand_together_forward_first(tmp_path: Path) -> None:
@@ -163,8 +155,8 @@ def test_missing_rounds_and_single_rounds_are_noted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("baseline", "why"),
     [
-        ([], "was not part of it"),
-        ([unmeasured("failed", "killed")], "was not measured (failed)"),
+        ([], "torch/basic was not part"),
+        ([unmeasured("failed", "killed")], "torch/basic was not measured (failed)"),
     ],
 )
 def test_without_the_baseline_there_are_figures_and_no_ratios(
@@ -174,7 +166,8 @@ def test_without_the_baseline_there_are_figures_and_no_ratios(
     result = group.result("torch/cudnn")
     assert result.seconds is not None
     assert result.ratio is None
-    assert group.warnings == (f"There are no ratios: the baseline torch/basic {why}.",)
+    (warning,) = group.warnings
+    assert why in warning
 
 
 def test_no_round_in_common_with_the_baseline(tmp_path: Path) -> None:
@@ -182,22 +175,12 @@ def test_no_round_in_common_with_the_baseline(tmp_path: Path) -> None:
     assert "no round in common with the baseline" in group.result("torch/cudnn").notes
 
 
-def test_several_recorded_baselines_ask_for_one(tmp_path: Path) -> None:
-    rows = [row(), row(variant="torch/block", baseline="torch/block")]
-    with pytest.raises(UserError, match="small, train has several baselines: torch/basic, torch/block"):
-        summary_of(tmp_path, rows)
-    assert group_of(tmp_path, rows, baseline="torch/block").baseline == "torch/block"
-
-
 @pytest.mark.parametrize("what", ["parameters", "flops_per_step", "items_per_step", "unit", "precision"])
 def test_unequal_work_is_an_error(what: str, tmp_path: Path) -> None:
     other = {**WORK, what: "bf16" if isinstance(WORK[what], str) else 2 * WORK[what]}
     rows = [row(), row(variant="torch/cudnn", work=other)]
-    with pytest.raises(UserError, match="the variants of small, train did unequal work") as caught:
+    with pytest.raises(UserError, match=f"{what}.* for torch/basic .* for torch/cudnn"):
         summary_of(tmp_path, rows)
-    assert what in str(caught.value)
-    assert "torch/basic" in str(caught.value)
-    assert "torch/cudnn" in str(caught.value)
 
 
 MIXED = {"plain-torch/cudnn@tf32": "tf32", "torch/cudnn/graph@bf16": "bf16", "tensorflow/cudnn": "fp32"}
@@ -224,29 +207,49 @@ def test_a_precision_that_the_name_gives_is_no_unequal_work_but_is_shown(tmp_pat
     assert group.label(group.baseline) == "An LSTM, tf32"
 
 
-def test_a_label_that_is_the_name_has_its_precision_once(tmp_path: Path) -> None:
-    rows = [row(), row(variant="torch/basic@bf16", work={**WORK, "precision": "bf16"})]
-    labels = {result.variant: result.label for result in group_of(tmp_path, rows).results}
-    assert labels == {"torch/basic": "torch/basic, fp32", "torch/basic@bf16": "torch/basic@bf16"}
+LOW = {**WORK, "precision": "bf16"}
+SEVERAL = [row(), row(variant="torch/block", baseline="torch/block")]
 
 
-def test_one_precision_is_in_no_label(tmp_path: Path) -> None:
-    assert [result.label for result in group_of(tmp_path, with_precisions()[:1]).results] == ["An LSTM"]
+@pytest.mark.parametrize(
+    ("rows", "labels"),
+    [
+        ([row(), row(variant="torch/basic@bf16", work=LOW)], ["torch/basic, fp32", "torch/basic@bf16"]),
+        (with_precisions()[:1], ["An LSTM"]),
+        # Another device is no other work.
+        (
+            [row(), row(variant="torch/cudnn", work={**WORK, "device": "cuda"})],
+            ["torch/basic", "torch/cudnn"],
+        ),
+        (SEVERAL, ["torch/basic", "torch/block"]),
+    ],
+)
+def test_a_precision_is_in_a_label_once_where_there_are_several(
+    rows: Any, labels: list[str], tmp_path: Path
+) -> None:
+    group = group_of(tmp_path, rows, baseline=rows[0]["variant"])
+    assert [result.label for result in group.results] == labels
 
 
-def test_a_precision_that_the_name_does_not_give_is_unequal_work(tmp_path: Path) -> None:
-    other = row(variant="torch/basic", work={**WORK, "precision": "bf16"}, baseline="plain-torch/cudnn@tf32")
-    with pytest.raises(UserError, match="precision is fp32 for tensorflow/cudnn and bf16 for torch/basic"):
-        summary_of(tmp_path, [*with_precisions(), other])
-
-
-def test_a_row_of_another_precision_than_its_name_s_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="plain-torch/cudnn@tf32 of small, train was computed in fp32"):
-        summary_of(tmp_path, with_precisions(work=WORK))
-
-
-def test_another_device_is_no_other_work(tmp_path: Path) -> None:
-    group_of(tmp_path, [row(), row(variant="torch/cudnn", work={**WORK, "device": "cuda"})])
+@pytest.mark.parametrize(
+    ("rows", "baseline", "told"),
+    [
+        (rounds(SPEEDS), "torch/none", r"--baseline torch/none: .*torch/block"),
+        (SEVERAL, None, "small, train .* baselines: torch/basic, torch/block"),
+        # Another precision than the name gives.
+        (
+            [*with_precisions(), row(variant="torch/basic", work=LOW, baseline="plain-torch/cudnn@tf32")],
+            None,
+            "fp32 for tensorflow/cudnn and bf16 for torch/basic",
+        ),
+        (with_precisions(work=WORK), None, "plain-torch/cudnn@tf32 of small, train .* fp32"),
+    ],
+)
+def test_what_cannot_be_compared_is_an_error(
+    rows: Any, baseline: str | None, told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=told):
+        summary_of(tmp_path, rows, baseline=baseline)
 
 
 def test_any_two_can_be_paired(tmp_path: Path) -> None:

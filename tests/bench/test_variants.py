@@ -94,39 +94,31 @@ def test_every_combination_is_named_once_and_none_that_is_refused(framework: str
     assert seen == wanted
 
 
+NAMELESS = [
+    "mine",
+    "=a:b",
+    "mine=a",
+    "mine=a:",
+    "mine=:b",
+    "mine=a:b:c",
+    "a/b=c:d",
+    "a@bf16=c:d",
+    "a#again=c:d",
+]
+
+
 @pytest.mark.parametrize(
-    "given",
-    ["mine", "=a:b", "mine=a", "mine=a:", "mine=:b", "mine=a:b:c", "a/b=c:d", "a@bf16=c:d", "a#again=c:d"],
+    ("given", "noun"),
+    [*((given, "NAME=MODULE:FUNCTION") for given in NAMELESS), ("torch=numpy:array", "'torch' is taken")],
 )
-def test_adding_wants_a_name_and_a_function(given: str) -> None:
-    with pytest.raises(UserError, match="NAME=MODULE:FUNCTION"):
+def test_adding_wants_a_free_name_and_a_function(given: str, noun: str) -> None:
+    with pytest.raises(UserError, match=noun):
         variants.add(given)
 
 
-def test_a_taken_name_is_refused() -> None:
-    with pytest.raises(UserError, match="'torch' is taken"):
-        variants.add("torch=numpy:array")
-
-
 def test_an_added_module_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for table in (variants.LANGUAGE_MODELS, variants.CLASSIFIERS):
-        monkeypatch.delitem(table, "mine", raising=False)
-    variant = variants.add("mine=nowhere_to_be_found:build")
-    assert variant.name == "mine/custom"
-    with pytest.raises(UserError, match="nowhere_to_be_found:build cannot be imported"):
-        variant.builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
-    del variants.LANGUAGE_MODELS["mine"], variants.CLASSIFIERS["mine"]
-
-
-def test_a_builder_passes_on_what_was_chosen() -> None:
-    build = Variant("plain-torch/cudnn", "").builder(
-        variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
-    )
-    assert callable(build)
-    with pytest.raises(UserError, match="unknown precision 'fp64'"):
-        Variant("plain-torch/cudnn", "").builder(
-            variants.LANGUAGE_MODELS, device="cpu", precision="fp64", seed=1
-        )
+    with pytest.raises(UserError, match="nowhere_to_be_found:build"):
+        built_by("mine=nowhere_to_be_found:build", Config(), {}, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -160,15 +152,19 @@ def test_a_variant_at_another_precision(variant: Variant, expected: Variant) -> 
         ("plain-torch/cudnn", "fp16", False),
     ],
 )
-def test_which_precisions_are_offered(name: str, precision: str, offered: bool) -> None:
+def test_a_framework_offers_its_precisions_less_a_model_s_refusals(
+    name: str, precision: str, offered: bool
+) -> None:
     assert Variant(name, "").offers(precision, variants.LANGUAGE_MODELS) is offered
 
 
-def test_a_precision_that_a_program_lacks_is_refused() -> None:
-    with pytest.raises(UserError, match="unknown precision 'fp16' for plain-torch; choose from"):
-        Variant("plain-torch/cudnn@fp16", "").builder(
-            variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
-        )
+@pytest.mark.parametrize(
+    ("name", "precision", "noun"),
+    [("plain-torch/cudnn", "fp64", "'fp64'"), ("plain-torch/cudnn@fp16", "fp32", "'fp16' for plain-torch")],
+)
+def test_a_precision_that_a_program_lacks_is_refused(name: str, precision: str, noun: str) -> None:
+    with pytest.raises(UserError, match=f"unknown precision {noun}"):
+        Variant(name, "").builder(variants.LANGUAGE_MODELS, device="cpu", precision=precision, seed=1)
 
 
 def built_by(added: str, config: Config, weights: dict, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -176,6 +172,7 @@ def built_by(added: str, config: Config, weights: dict, monkeypatch: pytest.Monk
     for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
         monkeypatch.setattr(variants, table, dict(getattr(variants, table)))
     variant = variants.add(added)
+    assert variant.name == f"{added.partition('=')[0]}/custom"
     return variant.builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp64", seed=5)(config, weights)
 
 
