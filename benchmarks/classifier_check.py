@@ -134,11 +134,13 @@ def check_classifier(
     seed: int,
     passes: Collection[str] = ("train",),
     model: Classifier | None = None,
+    earlier: Checked | None = None,
 ) -> Checked:
     """Compare a classifier with the reference; see ptb_lm.bench.check.check."""
     errors = _errors(task, precision)
     question, how = Steps(task, problem.distinct_rows(task), seed), "there is none"
     if task.config.keep_prob < 1:
+        assert earlier is None, "the second model is not kept"
         undropped = dataclasses.replace(task, config=dataclasses.replace(task.config, keep_prob=1.0))
         question = dataclasses.replace(question, task=undropped)
         model, how = None, rows.SECOND_MODEL
@@ -154,21 +156,6 @@ def check_classifier(
             "dropout": how,
         },
     )
-
-
-@check.check_again.register(ClassifierTask)
-def check_classifier_again(
-    task: ClassifierTask,
-    model: Classifier,
-    checked: Checked,
-    *,
-    precision: str,
-    seed: int,
-    passes: Collection[str] = ("train",),
-) -> None:
-    """Compare a classifier without dropout once more; see ptb_lm.bench.check.check_again."""
-    assert task.config.keep_prob == 1
-    _compare(model, Steps(task, problem.distinct_rows(task), seed), _errors(task, precision), passes)
 
 
 def _errors(task: ClassifierTask, precision: str) -> Errors:

@@ -47,6 +47,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     if picture is not None and picture.suffix not in PICTURES:
         raise UserError(f"--picture {picture} must end in {' or '.join(PICTURES)}")
     # These imports take long, so they wait until the flags are known to be right.
+    from ptb_lm.bench.reporting import plots
     from ptb_lm.common import files
     from ptb_lm.comparison import curves, runs, tables
 
@@ -54,7 +55,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     groups = runs.read_groups(arguments.runs)
     text = write(groups)
     if picture is not None:
-        files.atomic_write(picture, curves.picture(groups, kind=picture.suffix[1:]))
+        files.atomic_write(picture, plots.to_file(curves.curves(groups), kind=picture.suffix[1:]))
     print(text, end="")
     if picture is not None:
         streams.tell(f"{PROG}: wrote {picture}")

@@ -1,6 +1,7 @@
 """Functions that the tests share; fixtures are in conftest.py."""
 
 import contextlib
+import functools
 import importlib.util
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -56,12 +57,15 @@ def checked_twice(
 ) -> check.Checked:
     """Compare a model, let it do other steps, and compare it again, as the benchmark does before it times."""
     steps = timed_steps.prepare(task, build, seed=3)
-    found = check.check(task, build, precision=precision, seed=3, passes=passes, model=steps.model)
+    compare = functools.partial(
+        check.check, task, build, precision=precision, seed=3, passes=passes, model=steps.model
+    )
+    found = compare()
     steps.restart()
     for pass_name in passes:
         steps.block(pass_name, 3, untimed=0)
     try:
-        check.check_again(task, steps.model, found, precision=precision, seed=3, passes=passes)
+        compare(earlier=found)
     except check.WrongError as error:
         raise AfterOtherStepsError(str(error)) from None
     return found

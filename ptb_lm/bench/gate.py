@@ -11,9 +11,9 @@ from typing import Any
 from ptb_lm.bench.check.bounds import Bound
 from ptb_lm.bench.findings import distinct
 from ptb_lm.bench.rows import WRONG
+from ptb_lm.bench.run import process
 from ptb_lm.bench.run.machine import Machine
 from ptb_lm.bench.run.process import Worker, WorkerError
-from ptb_lm.bench.run.worker import Order
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.variants import Variant, original
 from ptb_lm.bench.workloads import Workload
@@ -143,10 +143,10 @@ def _verdict(
     verdict = Verdict(
         workload=workload.name, variant=variant.name, precision=variant.precision or options.precision
     )
-    order = Order(dataclasses.replace(options, device=machine.device), workload.name, variant.name)
+    order = process.order(options, workload.name, variant.name, device=machine.device)
     try:
         with contextlib.closing(
-            Worker(order.to_json(), identity=0, log=log, environment=machine.environment)
+            Worker(order, identity=0, log=log, environment=machine.environment)
         ) as worker:
             facts = worker.facts
             for pass_name in workload.passes:

@@ -13,7 +13,7 @@ from bench_rows import WORK, document, rounds, row, unmeasured
 
 from ptb_lm.bench.findings import Group, speed_ratio
 from ptb_lm.bench.reporting import plots
-from ptb_lm.bench.reporting.document import SpeedPlot
+from ptb_lm.bench.reporting.bar_plot import SpeedPlot
 from ptb_lm.bench.reporting.page import to_markdown
 from ptb_lm.bench.summary import summarise
 

@@ -1,9 +1,8 @@
-"""The flags of a report and of a comparison: another baseline, and learning curves."""
+"""The flags of a report and of a comparison: another baseline."""
 
 from pathlib import Path
 
 import pytest
-import runs
 from bench_rows import rounds, write
 from runs import refusal, run_command
 
@@ -38,10 +37,3 @@ def test_a_comparison_is_by_the_rows_baseline_or_another(
     for flags, baseline in (([], "torch/basic"), (["--baseline", "torch/cudnn"], "torch/cudnn")):
         assert run_command(bench, "compare", folder, other, *flags) == 0
         assert f"| A: × {baseline} | B: × {baseline} |" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_report_shows_learning_curves(folder: Path, tmp_path: Path) -> None:
-    run = runs.train_run(runs.write_corpus(tmp_path / "data"), tmp_path / "checkpoints" / "a run")
-    assert "Learning curves" in report(folder, "--runs", run)
-    assert "Learning curves" not in report(folder)

@@ -10,16 +10,17 @@ import pytest
 
 from ptb_lm.bench import check
 from ptb_lm.bench.check.bounds import BOUNDS
+from ptb_lm.bench.language_workloads import PTB_VOCABULARY
 from ptb_lm.bench.run import worker
 from ptb_lm.bench.run.timed_steps import WINDOWS, LanguageSteps
-from ptb_lm.bench.run.worker import Order, Peaks
+from ptb_lm.bench.run.worker import Blocks, Candidate
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import StepMetrics
-from ptb_lm.model.config import Config
+from ptb_lm.model.config import PRESETS, Config
 
 MEMORY = """
 import subprocess, sys
@@ -77,14 +78,13 @@ def test_each_pass_has_its_own_peak_of_host_memory() -> None:
     assert again - last > 250e6, "as in its first block"
 
 
-def order(variant: str) -> Order:
-    return Order(Options(suite="quick", batch_size=2, device="cpu"), "small", variant)
+def candidate(variant: str) -> Candidate:
+    return Candidate(Options(suite="quick", batch_size=2, device="cpu"), "small", variant)
 
 
 @pytest.mark.slow  # the reference is asked in a process of its own
 def test_a_variant_is_built_and_checked_in_the_precision_of_its_name() -> None:
-    _, _, single = worker._ready(order("torch/cudnn"))
-    _, _, half = worker._ready(order("torch/cudnn@bf16"))
+    single, half = (candidate(name).facts for name in ("torch/cudnn", "torch/cudnn@bf16"))
     bounds = [BOUNDS[name].gradient for name in ("fp32", "bf16")]
     assert [facts["parity"]["bound"] for facts in (single, half)] == bounds
     assert single["parity"]["gradient_error"] < bounds[0] < half["parity"]["gradient_error"] < bounds[1]
@@ -106,8 +106,7 @@ def test_what_was_compared_is_timed_from_a_run_s_initial_weights(monkeypatch: py
         return compare(*given, model=model, **more)
 
     monkeypatch.setattr(check, "check", spied)
-    given = order("torch/cudnn")
-    timed, *_ = worker._ready(given)
+    timed = candidate("torch/cudnn").steps
     (model,) = compared
     assert model is timed.model
     assert isinstance(timed, LanguageSteps)
@@ -119,8 +118,7 @@ def test_what_was_compared_is_timed_from_a_run_s_initial_weights(monkeypatch: py
 
 def test_windows_go_on_where_the_last_block_stopped() -> None:
     """Cut inside of the clock, one after the other, and over again after the last."""
-    task = order("torch/cudnn").task
-    assert isinstance(task, LanguageTask)
+    task = LanguageTask(config=PRESETS["small"].replace(batch_size=2), vocabulary_size=PTB_VOCABULARY)
     seen: list[np.ndarray] = []
 
     class Model(SimpleNamespace):
@@ -150,17 +148,25 @@ def test_windows_go_on_where_the_last_block_stopped() -> None:
 
 def test_a_precision_that_a_cpu_lacks_is_told() -> None:
     with pytest.raises(UserError, match="--precision tf32 needs a CUDA device"):
-        worker._ready(order("plain-torch/cudnn@tf32"))
+        candidate("plain-torch/cudnn@tf32")
 
 
-def test_each_pass_has_its_own_peak_from_its_first_step_on() -> None:
-    peaks = Peaks()
-    assert peaks.update("train", 900) == 900  # the warm-up, in which libraries allocate
-    assert peaks.update("forward", 300) == 300
-    assert peaks.update("train", 700) == 900
-    assert peaks.update("forward", 400) == 400
-
-
-def test_a_cpu_has_no_memory_of_a_device() -> None:
-    peaks = Peaks()
-    assert peaks.update("train", None) is None
+@pytest.mark.parametrize(
+    ("of_device", "device_peaks"), [((9, 3, 7, 4), [9, 3, 9, 4]), ((None,) * 4, [None] * 4)]
+)
+def test_each_pass_has_its_own_peak_from_its_first_step_on(
+    of_device: tuple[int | None, ...], device_peaks: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first is the warm-up, in which libraries allocate; a CPU has no memory of a device."""
+    host, device = iter((900, 300, 700, 400)), iter(of_device)
+    monkeypatch.setattr(worker, "host_memory", lambda: next(host))
+    steps: Any = SimpleNamespace(
+        block=lambda pass_name, steps, untimed: 1.0, device_memory=lambda: next(device)
+    )
+    blocks = Blocks(steps)
+    found = [
+        blocks.block(pass_name, 1, untimed=0)["peak_memory"]
+        for pass_name in ("train", "forward", "train", "forward")
+    ]
+    assert [each["host_bytes"] for each in found] == [900, 300, 900, 400]
+    assert [each["device_bytes"] for each in found] == device_peaks

@@ -20,7 +20,7 @@ from ptb_lm.bench.check import language
 from ptb_lm.bench.check.bounds import Checked, WrongError
 from ptb_lm.bench.workloads import LanguageTask, Task
 
-__all__ = ["Build", "Checked", "WrongError", "check", "check_again"]
+__all__ = ["Build", "Checked", "WrongError", "check"]
 
 Build = Callable[[Any, Mapping[str, NDArray[Any]]], Any]
 
@@ -34,6 +34,7 @@ def check(
     seed: int,
     passes: Collection[str] = ("train",),
     model: Any = None,
+    earlier: Checked | None = None,
 ) -> Checked:
     """Compare a variant with the reference.
 
@@ -45,6 +46,8 @@ def check(
         passes: Passes that will be timed. A forward pass is compared only if it is among them.
         model: Model that will be timed, as `build` built it of the task's configuration. Afterwards its
             weights and its optimiser's state are those of the comparison. None: it is built here.
+        earlier: Result of an earlier comparison of the model, which has done other steps since. It is
+            compared once more, and nothing else is built. None: this is the first comparison.
 
     Returns:
         The largest errors, and a description of the comparison.
@@ -55,31 +58,4 @@ def check(
     raise NotImplementedError(type(task))
 
 
-@functools.singledispatch
-def check_again(
-    task: Task,
-    model: Any,
-    checked: Checked,
-    *,
-    precision: str,
-    seed: int,
-    passes: Collection[str] = ("train",),
-) -> None:
-    """Compare a model that has passed `check` once more, after other steps; nothing else is built.
-
-    Args:
-        task: Task of the model.
-        model: Model that is timed.
-        checked: Result of `check`.
-        precision: Precision, seed and passes as they were for `check`.
-        seed: Seed of weights and data.
-        passes: Passes that are timed.
-
-    Raises:
-        WrongError: An error exceeds its bound; the message says which.
-    """
-    raise NotImplementedError(type(task))
-
-
 check.register(LanguageTask)(language.check)
-check_again.register(LanguageTask)(language.check_again)

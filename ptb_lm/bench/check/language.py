@@ -55,26 +55,32 @@ def check(
     seed: int,
     passes: Collection[str] = ("train",),
     model: Backend | None = None,
+    earlier: Checked | None = None,
 ) -> Checked:
     """Compare a language model with the reference; see ptb_lm.bench.check.check."""
     errors, question = _errors(task, precision), _question(task, passes, seed)
     model = build(task.config, question.weights) if model is None else model
-    begun = _training_state(model, task)
+    begun = earlier.begun if earlier else _training_state(model, task)
+    if earlier and begun:
+        model.load_training_state(begun)
     if not task.config.drops:
         first, how = _compare(model, question, errors), "there is none"
     elif dropout.reports_masks(model):
         first, how = _compare(model, question, errors), "the reference had the same masks"
     else:
         question = _question_without_dropout(question)
-        if without := _without_dropout(model):
+        without = _without_dropout(model)
+        if without:
             with without():
                 first, how = _compare(model, question, errors), "it was switched off"
-            deviations, _ = dropout.check_losses(task, model, errors, seed=seed)
-        else:
+        elif not earlier:
             second = build(question.task.config, question.weights)
             first, how = _compare(second, question, errors), rows.SECOND_MODEL
-            _compare(second, question, errors)  # its later steps, too: `check_again` does not see this model
-            deviations, seconds = dropout.check_losses(task, model, errors, seed=seed)
+            _compare(second, question, errors)  # its later steps, too: only `model` is compared again
+        deviations, seconds = dropout.check_losses(task, model, errors, seed=seed)
+        if earlier:
+            return earlier
+        if not without:
             first = first._replace(seconds=seconds)
         how = (
             f"{how}; with it, the mean of {dropout.WINDOWS} losses is off by "
@@ -91,29 +97,6 @@ def check(
             "dropout": how,
         },
     )
-
-
-def check_again(
-    task: LanguageTask,
-    model: Backend,
-    checked: Checked,
-    *,
-    precision: str,
-    seed: int,
-    passes: Collection[str] = ("train",),
-) -> None:
-    """Compare a language model once more; see ptb_lm.bench.check.check_again."""
-    errors = _errors(task, precision)
-    if checked.begun:
-        model.load_training_state(checked.begun)
-    question = _question(task, passes, seed)
-    if not task.config.drops or dropout.reports_masks(model):
-        _compare(model, question, errors)
-        return
-    if without := _without_dropout(model):
-        with without():
-            _compare(model, _question_without_dropout(question), errors)
-    dropout.check_losses(task, model, errors, seed=seed)
 
 
 def _training_state(model: Backend, task: LanguageTask) -> Arrays:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from ptb_lm.bench.findings import Group, Result, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
-from ptb_lm.bench.reporting.document import Bar, CaptionedTable, SpeedPlot
+from ptb_lm.bench.reporting.bar_plot import Bar, SpeedPlot
+from ptb_lm.bench.reporting.document import CaptionedTable
 from ptb_lm.bench.reporting.formats import NOTHING, join_names, percent, rate, significant
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.variants import TITLES, original, program
@@ -103,9 +104,8 @@ def plot(groups: Sequence[Group]) -> Iterator[SpeedPlot]:
         for key, results in found.items():
             result = results[place]
             if result and (mean := result.mean_rate):
-                low, high = mean.interval or (None, None)
                 text = significant(mean.estimate, 4)
-                bar = Bar(label=key.framework, value=mean.estimate, text=text, low=low, high=high)
+                bar = Bar(label=key.framework, value=mean.estimate, text=text, ends=mean.interval)
                 panel.setdefault(key.model, []).append(bar)
     if panels:
         units = distinct(group.work.unit for group in chosen if group.work)

@@ -1,72 +1,10 @@
 """The parts of a report, before it is Markdown or a page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ptb_lm.bench.reporting.plots import Plot
 from ptb_lm.common.tables import Table
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bar:
-    """A bar of a plot: a value with its whisker."""
-
-    label: str
-    value: float
-    text: str  # the value, for people
-    low: float | None = None  # the whisker's ends; None for no whisker
-    high: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class BarPlot:
-    """Horizontal bars; `origin` is where they start: 1 for ratios, 0 for fractions."""
-
-    title: str
-    bars: Sequence[Bar]
-    origin: float
-    percent: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunPlot:
-    """A run over epochs 1, 2, …: perplexities by column of metrics.jsonl and, below, words per second."""
-
-    title: str
-    lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]
-    speeds: Sequence[tuple[float, float]] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Curve:
-    """A line of a plot; `spread` is half the height of the band about each point, 0 for no band."""
-
-    label: str
-    points: Sequence[tuple[float, float]]
-    spread: Sequence[float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CurvePlot:
-    """Perplexities by epoch of several runs, a line each."""
-
-    title: str
-    lines: Sequence[Curve]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpeedPlot:
-    """Speeds by cell type, in panels that each have an axis of their own.
-
-    Attributes:
-        title: The heading.
-        panels: The bars by the heading of their panel and by cell type; a bar's label is its framework.
-    """
-
-    title: str
-    panels: Mapping[str, Mapping[str, Sequence[Bar]]]
-
-
-Plot = SpeedPlot | BarPlot | RunPlot | CurvePlot
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,8 @@ from markdown.treeprocessors import Treeprocessor
 from markupsafe import Markup
 
 from ptb_lm.bench.reporting import plots
-from ptb_lm.bench.reporting.document import Document, Plot
+from ptb_lm.bench.reporting.document import Document
+from ptb_lm.bench.reporting.plots import Plot
 from ptb_lm.common import streams, tables
 
 _LONGEST_LINE = 22  # characters of a cell that is not broken: a figure with its interval

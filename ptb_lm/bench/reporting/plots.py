@@ -1,4 +1,4 @@
-"""Plots as SVG or PNG, with matplotlib: bars (bar_plot.py), and perplexities by epoch.
+"""Plots as SVG or PNG, with matplotlib: of any kind (bars: bar_plot.py), and perplexities by epoch.
 
 matplotlib is an extra, imported when something is drawn. A plot is as wide as a telephone's screen. How it
 looks is in templates/*.mplstyle.
@@ -8,11 +8,13 @@ import base64
 import html
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptb_lm.bench.reporting import bar_plot, formats
-from ptb_lm.bench.reporting.document import BarPlot, CurvePlot, Plot, RunPlot, SpeedPlot
+from typing_extensions import override
+
+from ptb_lm.bench.reporting import formats
 from ptb_lm.common import streams
 from ptb_lm.common.errors import UserError, how_to_install
 from ptb_lm.common.files import atomic_write
@@ -24,14 +26,99 @@ if TYPE_CHECKING:
 _TEMPLATES = Path(__file__).parent / "templates"
 _WIDTH, _TITLE_HEIGHT = 4.6, 0.22  # inches
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # the same figure is the same text
-# Column of metrics.jsonl -> how its line looks.
+# Column of metrics.jsonl -> the label and the look of its curve.
 PERPLEXITIES: Mapping[str, dict[str, Any]] = {
-    "train_perplexity": {"label": "train", "color": "C1", "linestyle": "--", "marker": "s"},
-    "valid_perplexity": {"label": "valid", "color": "C0", "linestyle": "-", "marker": "o"},
-    "unaveraged_valid_perplexity": {"label": "valid, unaveraged", "color": "C0", "linestyle": ":"},
+    "train_perplexity": {"label": "train", "look": {"color": "C1", "linestyle": "--", "marker": "s"}},
+    "valid_perplexity": {"label": "valid", "look": {"color": "C0", "linestyle": "-", "marker": "o"}},
+    "unaveraged_valid_perplexity": {
+        "label": "valid, unaveraged",
+        "look": {"color": "C0", "linestyle": ":"},
+    },
 }
+Points = Sequence[tuple[float, float]]  # epochs and values
 
 MISSING = f"matplotlib is not installed; {how_to_install('bench')}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """A picture with a title."""
+
+    title: str
+
+    @property
+    def height(self) -> float:
+        """The height in inches."""
+        raise NotImplementedError
+
+    @property
+    def legend_height(self) -> float:
+        """The height in inches that a legend takes below all axes."""
+        return 0.0
+
+    def draw(self, figure: "Figure") -> None:
+        """Draw it into an empty figure."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A line of a plot.
+
+    Attributes:
+        label: Text of the legend.
+        points: Epochs and perplexities; the line has a gap where one is NaN.
+        spread: Half the height of the band about each point; empty for no band.
+        name: Name of the line in an SVG.
+        look: Arguments of matplotlib for the line.
+    """
+
+    label: str
+    points: Points
+    name: str
+    spread: Sequence[float] = ()
+    look: Mapping[str, Any] = field(default_factory=lambda: {"marker": "o"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePlot(Plot):
+    """Perplexities by epoch, and below them words per second, if there are any.
+
+    Attributes:
+        curves: The lines of perplexities.
+        speeds: Epochs and words per second.
+    """
+
+    curves: Sequence[Curve]
+    speeds: Points = ()
+
+    @property
+    @override
+    def height(self) -> float:
+        return 3.6 if self.speeds else 2.9
+
+    @override
+    def draw(self, figure: "Figure") -> None:
+        if self.speeds:
+            axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.4, 1))
+            self._draw_speeds(below)
+        else:
+            axes = figure.add_subplot()
+        for curve in self.curves:
+            _draw_curve(axes, curve)
+        _perplexity_axis(axes)
+        _epoch_axis(axes, [curve.points for curve in self.curves])
+        axes.label_outer()
+
+    def _draw_speeds(self, axes: "Axes") -> None:
+        """Draw words per second by epoch, from 0."""
+        epochs, speeds = zip(*self.speeds, strict=True)
+        axes.plot(epochs, speeds, gid="words_per_second", color="C6", linestyle="-", marker="o")
+        axes.set_ylim(0, 1.1 * max(speeds) or 1)
+        axes.locator_params(axis="y", nbins=4)
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+        axes.set_ylabel("words/s")
+        _epoch_axis(axes, [self.speeds])
 
 
 def to_data_uri(plot: Plot, *, scheme: str) -> str:
@@ -79,7 +166,7 @@ def write_svg(plot: Plot, path: Path) -> None:
     )
     both = {"light": light[light.index("<svg") :], "dark": dark[dark.index("<svg") :]}
     template = (_TEMPLATES / "both_schemes.svg").read_text(encoding="utf-8")
-    size = {"width": 1.3 * _WIDTH * 72, "height": 1.3 * _height(plot) * 72}
+    size = {"width": 1.3 * _WIDTH * 72, "height": 1.3 * plot.height * 72}
     atomic_write(path, template.format(title=html.escape(plot.title), **size, **both))
 
 
@@ -96,82 +183,34 @@ def _render(plot: Plot, scheme: str, *, size: float = 1.0, with_title: bool = Fa
     except ModuleNotFoundError:
         raise UserError(f"there are no plots; {MISSING}") from None
     with style.context(style_sheets(scheme)):
-        height = size * _height(plot)
+        height = size * plot.height
         figure = Figure(figsize=(size * _WIDTH, height))
-        _draw(figure, plot)
+        plot.draw(figure)
         if with_title:
             title = formats.shorten_label(plot.title, 64)
             figure.suptitle(title, fontsize="medium", x=0.01, y=1 - 0.05 / height, ha="left", va="top")
         figure.align_ylabels()
-        legend = bar_plot.legend_height(plot) if isinstance(plot, SpeedPlot) else 0
         top = 1 - _TITLE_HEIGHT / height if with_title else 1
-        figure.tight_layout(pad=0.3, rect=(0, legend / height, 1, top))
+        figure.tight_layout(pad=0.3, rect=(0, plot.legend_height / height, 1, top))
         buffer = io.BytesIO()
         figure.savefig(buffer, **options)
     return buffer.getvalue()
 
 
-def _height(plot: Plot) -> float:
-    if isinstance(plot, SpeedPlot | BarPlot):
-        return bar_plot.height(plot)
-    return 3.6 if isinstance(plot, RunPlot) and plot.speeds else 2.9
+def _draw_curve(axes: "Axes", curve: Curve) -> None:
+    label, name = formats.shorten_label(curve.label), streams.escape_controls(curve.name)
+    if label.startswith("_"):
+        label = f"\u200b{label}"  # or matplotlib would leave it out of the legend
+    epochs, values = zip(*curve.points, strict=True)
+    (drawn,) = axes.plot(epochs, values, gid=name, label=label, **curve.look)
+    if any(curve.spread):
+        low, high = zip(
+            *((max(y - s, 1.0), y + s) for y, s in zip(values, curve.spread, strict=True)), strict=True
+        )
+        axes.fill_between(epochs, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
 
 
-def _draw(figure: "Figure", plot: Plot) -> None:
-    if isinstance(plot, SpeedPlot):
-        bar_plot.draw_speeds(figure, plot)
-        return
-    if isinstance(plot, RunPlot) and plot.speeds:
-        axes: Axes
-        axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.4, 1))
-        draw_speeds(below, plot.speeds)
-    else:
-        axes = figure.add_subplot()
-    if isinstance(plot, BarPlot):
-        bar_plot.draw_bars(axes, plot)
-    elif isinstance(plot, RunPlot):
-        draw_curves(axes, plot)
-    else:
-        draw_lines(axes, plot)
-    axes.label_outer()
-
-
-def draw_curves(axes: "Axes", plot: RunPlot) -> None:
-    """Draw a run's perplexities by epoch; a line has a gap where one is NaN."""
-    for name, points in plot.lines:
-        axes.plot(*zip(*points, strict=True), gid=name, **PERPLEXITIES[name])
-    _perplexity_axis(axes)
-    _epoch_axis(axes, [points for _, points in plot.lines])
-
-
-def draw_speeds(axes: "Axes", points: Sequence[tuple[float, float]]) -> None:
-    """Draw words per second by epoch, from 0."""
-    epochs, speeds = zip(*points, strict=True)
-    axes.plot(epochs, speeds, gid="words_per_second", color="C6", linestyle="-", marker="o")
-    axes.set_ylim(0, 1.1 * max(speeds) or 1)
-    axes.locator_params(axis="y", nbins=4)
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.set_ylabel("words/s")
-    _epoch_axis(axes, [points])
-
-
-def draw_lines(axes: "Axes", plot: CurvePlot) -> None:
-    """Draw lines of perplexities by epoch, each with its spread."""
-    for line in plot.lines:
-        xs, ys = zip(*line.points, strict=True)
-        label = formats.shorten_label(line.label)
-        if label.startswith("_"):
-            label = f"\u200b{label}"  # or matplotlib would leave it out of the legend
-        (drawn,) = axes.plot(xs, ys, gid=streams.escape_controls(line.label), label=label, marker="o")
-        if any(line.spread):
-            low = [max(y - spread, 1.0) for y, spread in zip(ys, line.spread, strict=True)]
-            high = [y + spread for y, spread in zip(ys, line.spread, strict=True)]
-            axes.fill_between(xs, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
-    _perplexity_axis(axes)
-    _epoch_axis(axes, [line.points for line in plot.lines])
-
-
-def _epoch_axis(axes: "Axes", lines: Sequence[Sequence[tuple[float, float]]]) -> None:
+def _epoch_axis(axes: "Axes", lines: Sequence[Points]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlim(0.5, max(x for points in lines for x, _ in points) + 0.5)

@@ -1,23 +1,18 @@
-"""The sections of a report: a workload's tables, plots and remarks; training runs; the machine."""
+"""The sections of a report: a workload's tables, plots and remarks; and the machine."""
 
-import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 from ptb_lm.bench import suites
 from ptb_lm.bench.findings import Group, Result, Summary, distinct
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats, result_table
-from ptb_lm.bench.reporting.document import Bar, BarPlot, CaptionedTable, RunPlot, Section
-from ptb_lm.bench.reporting.formats import NOTHING
+from ptb_lm.bench.reporting.bar_plot import Bar, BarPlot
+from ptb_lm.bench.reporting.document import CaptionedTable, Section
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.variants import original
-from ptb_lm.common.tables import Column, Name, Table, TableCell
-from ptb_lm.training.run_config import RunConfig
-from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.common.tables import Column, Table
 
 _PROCESS_FACTS = {"started"}  # they are no machine's
 _FACTS_FIRST = ("cpu", "processor", "device", "cores", "threads", "torch", "tensorflow", "commit")
@@ -127,7 +122,7 @@ def _plots(group: Group, *, with_pass: bool) -> Iterator[BarPlot]:
     """Yield ratios to the baseline with intervals, and fractions of the GEMM rate with quartiles."""
     suffix = f", {group.pass_name}" if with_pass else ""
     ratios = [
-        _bar(result.label, ratio.estimate, ratio.interval, formats.ratio(ratio))
+        Bar(label=result.label, value=ratio.estimate, ends=ratio.interval, text=formats.ratio(ratio))
         for result in group.results
         if (ratio := result.ratio)
     ]
@@ -135,22 +130,17 @@ def _plots(group: Group, *, with_pass: bool) -> Iterator[BarPlot]:
         yield BarPlot(title=f"Speed-up over {group.label(group.baseline)}{suffix}", bars=ratios, origin=1)
     fractions = [
         # A bar ends at the limit, also where that was measured too low.
-        _bar(
-            result.label,
-            min(known.median, 1.0),
-            (min(known.low, 1.0), min(known.high, 1.0)) if known.count > 1 else None,
-            formats.limit_percent(known.median),
+        Bar(
+            label=result.label,
+            value=min(known.median, 1.0),
+            ends=(min(known.low, 1.0), min(known.high, 1.0)) if known.count > 1 else None,
+            text=formats.limit_percent(known.median),
         )
         for result in group.results
         if (known := result.gemm_fraction)
     ]
     if fractions:
         yield BarPlot(title=f"Fraction of the GEMM rate{suffix}", bars=fractions, origin=0, percent=True)
-
-
-def _bar(label: str, value: float, ends: tuple[float, float] | None, text: str) -> Bar:
-    low, high = ends or (None, None)
-    return Bar(label=label, value=value, low=low, high=high, text=text)
 
 
 def threads(row: Row) -> int | None:
@@ -179,65 +169,6 @@ def gemm_rates(group: Group) -> Mapping[str, Sequence[float]]:
             on = f"{row.work.precision}, {row.gemm_library}, {row.gemm_shape}{on_threads}"
             rates.setdefault(on, []).append(row.gemm_gflops)
     return rates
-
-
-def learning_curves(runs: Sequence[Path]) -> Section:
-    """Describe some runs: a row and a plot each.
-
-    Raises:
-        UserError: A path is not a run directory, or its metrics are missing or broken.
-    """
-    columns = [
-        Column("run", numeric=False),
-        Column("epochs"),
-        Column("train perplexity"),
-        Column("best valid perplexity"),
-        Column("test perplexity"),
-        Column("words a second"),
-    ]
-    rows: list[list[TableCell]] = []
-    plots = []
-    for path in runs:
-        run = RunDirectory(path)
-        config, metrics = run.read_config(), run.read_metrics()
-        rows.append(_run_row(path, config, metrics, run.read_end(len(metrics))))
-        plots.append(_run_plot(path, config, metrics))
-    return Section(
-        title="Learning curves",
-        paragraphs=[
-            "Perplexity by epoch; train is measured on the way, with dropout where the model has it."
-        ],
-        tables=[CaptionedTable(table=Table(columns, rows))],
-        plots=plots,
-    )
-
-
-def _run_title(config: RunConfig) -> str:
-    return f"{config.config}, {config.choice.framework} {config.choice.model}"
-
-
-def _run_row(
-    path: Path, config: RunConfig, metrics: list[dict[str, Any]], result: dict[str, Any]
-) -> list[TableCell]:
-    best = min(metrics, key=lambda row: row["valid_perplexity"])
-    test = result.get("test_perplexity")
-    return [
-        Name(_run_title(config), path.name),
-        str(len(metrics)),
-        f"{metrics[-1]['train_perplexity']:,.2f}",
-        f"{best['valid_perplexity']:,.2f} (epoch {best['epoch']:.0f})",
-        f"{test:,.2f}" if isinstance(test, int | float) else NOTHING,
-        formats.significant(metrics[-1]["words_per_second"], 4),
-    ]
-
-
-def _run_plot(path: Path, config: RunConfig, metrics: list[dict[str, Any]]) -> RunPlot:
-    lines = [
-        # What is beyond a float has no place on an axis: the line has a gap there.
-        (key, [(row["epoch"], row[key] if math.isfinite(row[key]) else math.nan) for row in metrics])
-        for key in ("train_perplexity", "valid_perplexity")
-    ]
-    return RunPlot(title=f"{_run_title(config)} ({path.name})", lines=lines)
 
 
 def machine(summary: Summary) -> Section:

@@ -1,23 +1,17 @@
-"""A benchmark's results for a terminal: the answer with bars, what to take, and then every variant."""
+"""A benchmark's answer for a terminal: speeds with bars, what to take, and what was not measured."""
 
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from ptb_lm.bench.findings import Group, Summary, distinct, speed_ratio
-from ptb_lm.bench.intervals import Ratio
+from ptb_lm.bench.findings import Group, Summary, distinct
 from ptb_lm.bench.reporting import answer, formats
 
 _SHORTEST_BAR = 6
-_HOW_TO_READ = (
-    "× is how many times as fast as the baseline, the fastest, or the next below, with its 95 % interval. "
-    f"{formats.SAME}: the interval holds 1, so that no difference shows."
-)
-_ROUNDS_ALONE = "Of fewer than three processes: some intervals lack what differs between processes."
 
 
 def chart(summary: Summary, *, width: int, encoding: str | None) -> str:
-    """Return the speeds by cell type as bars, what to take, and tables of all variants with their ratios.
+    """Return the speeds by cell type as bars, what to take, and notes; every variant is in the report.
 
     Args:
         summary: The results.
@@ -32,18 +26,9 @@ def chart(summary: Summary, *, width: int, encoding: str | None) -> str:
     lines.append("")
     for sentence in answer.sentences(summary.groups):
         lines += _wrap(sentence, width, indent=2)
-    lines += ["", *_wrap(_HOW_TO_READ, width)]
-    explanations: set[str] = set()
-    for group in summary.groups:
-        lines += ["", *_table(group, width)]
-        unmeasured = [result for result in group.results if not result.blocks]
-        for status, reason in distinct((result.status, result.reason) for result in unmeasured):
-            labels = [each.label for each in unmeasured if (each.status, each.reason) == (status, reason)]
-            lines += _wrap(f"{status}: {formats.join_names(labels)}: {reason}", width, indent=2)
-        for each in formats.legend(group):
-            if each not in explanations:
-                lines += _wrap(each, width, indent=2)
-            explanations.add(each)
+    notes = (note for group in summary.groups for note in _notes(group))
+    for note in distinct(notes):
+        lines += _wrap(note, width, indent=2)
     return "\n".join(lines)
 
 
@@ -78,43 +63,10 @@ def _bars(groups: Sequence[Group], place: int, width: int, block: str) -> Iterat
         yield f"{f'{name:<{label}}' if is_wide else ''}  {bar:<{longest}}  {speed:>{number}}"
 
 
-def _table(group: Group, width: int) -> Iterator[str]:
-    """Yield two lines a variant: its name, and its median speed with the ratios to others."""
-    members, fastest = group.measured_results, group.fastest
-    if not members or group.work is None:
-        yield f"{group.name}: nothing was measured"
-        return
-    ratios = [
-        (
-            result.ratio,
-            speed_ratio(result, fastest) if fastest else None,
-            speed_ratio(result, below) if below else None,
-        )
-        for result, below in zip(members, [*members[1:], None], strict=True)
-    ]
-    yield from _wrap(
-        f"{group.name}: the baseline is {group.label(group.baseline)}"
-        f"{f', the fastest is {fastest.label}' if fastest else ''}",
-        width,
-    )
-    heads = (f"{group.work.unit}/s", "× baseline ", "× fastest ", "× next ")
-    rows = [
-        (formats.significant(result.rate.median, 4) if result.rate else "", *map(_align, each))
-        for result, each in zip(members, ratios, strict=True)
-    ]
-    sizes = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    yield _line(heads, sizes)
-    for result, cells in zip(members, rows, strict=True):
-        yield result.label
-        yield _line(cells, sizes)
-    if any(ratio and ratio.error is not None and ratio.unit == "round" for each in ratios for ratio in each):
-        yield _ROUNDS_ALONE
-
-
-def _line(cells: Sequence[str], sizes: Sequence[int]) -> str:
-    return "".join(f"  {cell:>{size}}" for cell, size in zip(cells, sizes, strict=True)).rstrip()
-
-
-def _align(ratio: Ratio | None) -> str:
-    shown = formats.marked_ratio(ratio)
-    return shown if shown.endswith(formats.SAME) else f"{shown} "
+def _notes(group: Group) -> Iterator[str]:
+    """Yield which variants have no figures and why, and what the names of the others stand for."""
+    unmeasured = [result for result in group.results if not result.blocks]
+    for status, reason in distinct((result.status, result.reason) for result in unmeasured):
+        labels = [each.label for each in unmeasured if (each.status, each.reason) == (status, reason)]
+        yield f"{group.name}: {status}: {formats.join_names(labels)}: {reason}"
+    yield from formats.legend(group)

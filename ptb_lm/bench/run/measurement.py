@@ -1,6 +1,5 @@
 """The measurement of a workload: blocks of steps of its variants, and the row of each."""
 
-import dataclasses
 import itertools
 import time
 from pathlib import Path
@@ -11,11 +10,11 @@ import msgspec
 from ptb_lm.bench import rows
 from ptb_lm.bench.disturbance import least_disturbed
 from ptb_lm.bench.rows import Row
+from ptb_lm.bench.run import process
 from ptb_lm.bench.run.machine import Machine, products
 from ptb_lm.bench.run.process import TIMEOUT, Pool, Worker, WorkerError
 from ptb_lm.bench.run.record import Record
 from ptb_lm.bench.run.timed_steps import Plan, WarmUp, plan_blocks
-from ptb_lm.bench.run.worker import Order
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant, original
@@ -157,8 +156,7 @@ class Measurement:
         """
         if self.workload.needs_cuda and self.machine.device != "cuda":
             raise WorkerError("unavailable", self.workload.needs_cuda)
-        options = dataclasses.replace(self.options, device=self.machine.device)
-        order = Order(options, self.workload.name, variant.name).to_json()
+        order = process.order(self.options, self.workload.name, variant.name, device=self.machine.device)
         log = self._log(variant)
         try:
             return self.pool.get(order, log=log)

@@ -9,10 +9,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench.run.timed_steps import WarmUp
+from ptb_lm.bench.selection import Options
 from ptb_lm.common import memory
 
 # Far above what a compilation takes: a process that is silent for so long hangs.
@@ -129,6 +131,18 @@ class Process:
         return f"its process ended with status {status}" + (f": {lines[-1]}" if lines else "")
 
 
+def order(options: Options, workload: str, variant: str, *, device: str) -> dict[str, Any]:
+    """Return the order of a worker: the variant that it is to be.
+
+    Args:
+        options: Options of the run.
+        workload: Name of a workload of the suite.
+        variant: Name of the variant.
+        device: "cpu" or "cuda".
+    """
+    return {"options": {**asdict(options), "device": device}, "workload": workload, "variant": variant}
+
+
 class Worker:
     """A variant's process: started, compared with the reference, warmed up, ready to be timed.
 
@@ -138,7 +152,7 @@ class Worker:
         memory: Peak of its host memory, in bytes.
 
     Args:
-        order: The variant, the workload, and the options, as worker.Order has them.
+        order: The variant, the workload, and the options, as `order` returns them.
         identity: The id.
         log: File for the worker's stderr, if it fails.
         environment: Variables that its process gets beside ours.

@@ -5,7 +5,7 @@ refusal, and the last. The questions are:
 
 - {"import": "MODULE:FUNCTION"}: whether --add can use it. The answer has a digest of its source.
 - {"reference": a pickled question, "path": a file}: the reference's answer to it, which goes to the file.
-- {"order": an Order}: build the variant, and compare it with the reference. The answer has its facts.
+- {"order": an order}: build the variant, and compare it with the reference. The answer has its facts.
 - {"compare": "again"}: repeat the comparison.
 - {"pass": ..., "steps": ..., "untimed": ...}: time a block of steps.
 """
@@ -23,7 +23,6 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -34,67 +33,8 @@ from ptb_lm.bench.run.process import WorkerError
 from ptb_lm.bench.run.timed_steps import TimedSteps
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
-from ptb_lm.bench.workloads import Task, Workload
 from ptb_lm.common import host
 from ptb_lm.common.errors import OutOfMemoryError, UserError
-
-
-@dataclass(frozen=True)
-class Order:
-    """The variant that a worker is to be.
-
-    Attributes:
-        options: Options of the run, with "cpu" or "cuda" as the device.
-        workload: Name of a workload of the suite.
-        variant: Name of the variant.
-    """
-
-    options: Options
-    workload: str
-    variant: str
-
-    @property
-    def task(self) -> Task:
-        """The workload's task, at the batch size of the options."""
-        task, batch_size = self._workload.task, self.options.batch_size
-        return task if batch_size is None else task.with_batch_size(batch_size)
-
-    @property
-    def precision(self) -> str:
-        """The variant's precision: that of its name, or else of the options."""
-        return variants.declared_precision(self.variant) or self.options.precision
-
-    @property
-    def passes(self) -> tuple[str, ...]:
-        """The passes that are timed."""
-        return self._workload.passes
-
-    @property
-    def _workload(self) -> Workload:
-        (found,) = (each for each in SUITES[self.options.suite].workloads if each.name == self.workload)
-        return found
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the order as an object of JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Order":
-        """Return the order of an object that `to_json` returned."""
-        return cls(Options(**values["options"]), values["workload"], values["variant"])
-
-
-class Peaks:
-    """Peaks of a memory, by pass, from its first step on: warm-up allocates, too."""
-
-    def __init__(self) -> None:
-        self._by_pass: dict[str, int] = {}
-
-    def update(self, pass_name: str, peak: int | None) -> int | None:
-        """Add the peak of a block, and return the pass's peak so far; None where there is no such memory."""
-        if peak is not None:
-            self._by_pass[pass_name] = max(peak, self._by_pass.get(pass_name, 0))
-        return self._by_pass.get(pass_name)
 
 
 class Blocks:
@@ -102,7 +42,7 @@ class Blocks:
 
     def __init__(self, steps: TimedSteps) -> None:
         self._steps = steps
-        self._host, self._device = Peaks(), Peaks()
+        self._peaks: dict[tuple[str, str], int] = {}  # by memory and pass, from the pass's first step on
 
     def block(self, pass_name: str, steps: int, *, untimed: int) -> dict[str, Any]:
         """Do steps of a pass; return their "seconds", "others" in cores, and "peak_memory" of the pass."""
@@ -110,11 +50,84 @@ class Blocks:
         others = disturbance.Others()
         seconds = self._steps.block(pass_name, steps, untimed=untimed)
         cores = others.cores()
-        memory = {
-            "host_bytes": self._host.update(pass_name, host_memory()),
-            "device_bytes": self._device.update(pass_name, self._steps.device_memory()),
+        found = {"host_bytes": host_memory(), "device_bytes": self._steps.device_memory()}
+        for memory, peak in found.items():
+            if peak is not None:  # None where there is no such memory
+                key = memory, pass_name
+                self._peaks[key] = max(peak, self._peaks.get(key, 0))
+        peaks = {memory: self._peaks.get((memory, pass_name)) for memory in found}
+        return {"seconds": seconds, "others": cores, "peak_memory": peaks}
+
+
+class Candidate:
+    """A variant that is built, compared with the reference, and then ready to be timed.
+
+    Attributes:
+        task: The workload's task, at the batch size of the options.
+        precision: The variant's precision: that of its name, or else of the options.
+        steps: The steps that are timed.
+        facts: The variant's description of itself, for its rows.
+
+    Args:
+        options: Options of the run, with "cpu" or "cuda" as the device.
+        workload: Name of a workload of the suite.
+        variant: Name of the variant.
+
+    Raises:
+        UserError: It cannot be built.
+        WrongError: It computes something else than the reference.
+    """
+
+    def __init__(self, options: Options, workload: str, variant: str) -> None:
+        for added in options.added:
+            variants.add(added)
+        named = variants.Variant(variant, "")
+        (declared,) = (each for each in SUITES[options.suite].workloads if each.name == workload)
+        task, batch_size = declared.task, options.batch_size
+        self.task = task if batch_size is None else task.with_batch_size(batch_size)
+        self.precision = named.precision or options.precision
+        self._how: dict[str, Any] = {
+            "precision": self.precision,
+            "seed": options.seed,
+            "passes": declared.passes,
         }
-        return {"seconds": seconds, "others": cores, "peak_memory": memory}
+        start = time.perf_counter()
+        self._build = named.builder(
+            self.task.registry, device=options.device, precision=self.precision, seed=options.seed
+        )
+        self.steps = timed_steps.prepare(self.task, self._build, seed=options.seed)
+        built = time.perf_counter()
+        self._checked = self._compare()
+        parameters = sum(weights.size for weights in self.steps.export_weights().values())
+        expected_parameters = sum(math.prod(shape) for shape in self.task.shapes.values())
+        if parameters != expected_parameters:
+            raise check.WrongError(f"it has {parameters:,} parameters, the workload {expected_parameters:,}")
+        self.facts = {
+            "engine": self.steps.engine,
+            "environment": {**host.environment(), **self.steps.environment()},
+            "parity": self._checked.errors,
+            "check": {**self._checked.what, "variant": variant, "engine": self.steps.engine},
+            "loss": self._checked.loss,
+            "check_seconds": time.perf_counter() - built,
+            "build_seconds": built - start,
+            "first_step_seconds": self._checked.first_step_seconds,
+        }
+
+    def compare_again(self) -> None:
+        """Repeat the comparison, now that the variant has done other steps."""
+        try:
+            self._compare(self._checked)
+        except check.WrongError as error:
+            raise check.WrongError(f"after its warm-up {error}") from None
+
+    def _compare(self, earlier: check.Checked | None = None) -> check.Checked:
+        """Compare; restart at a training run's initial weights, without the comparison's memory and peaks."""
+        checked = check.check(self.task, self._build, model=self.steps.model, earlier=earlier, **self._how)
+        self.steps.restart()
+        gc.collect()
+        _reset_peak()
+        self.steps.device_memory()
+        return checked
 
 
 def main() -> int:
@@ -149,15 +162,15 @@ def _answers(questions: Iterator[dict[str, Any]]) -> Iterator[Mapping[str, Any]]
         expected.write_answer(base64.b64decode(first["reference"]), Path(first["path"]))
         yield {}
     else:
-        order = Order.from_json(first["order"])
-        steps, checked, facts = _ready(order)
-        yield facts
-        blocks = Blocks(steps)
+        order = first["order"]
+        candidate = Candidate(Options(**order["options"]), order["workload"], order["variant"])
+        yield candidate.facts
+        blocks = Blocks(candidate.steps)
         for question in questions:
             if "pass" in question:
                 yield blocks.block(question["pass"], question["steps"], untimed=question["untimed"])
             else:
-                _compare_again(order, steps, checked)
+                candidate.compare_again()
                 yield {}
 
 
@@ -185,60 +198,6 @@ def _import_function(module: str, function: str) -> dict[str, str]:
         return {"digest": " ".join(record.sources_digest(Path(folder)) for folder in folders)}
     source = getattr(package, "__file__", None)
     return {"digest": record.file_digest(Path(source)) if source else ""}
-
-
-def _ready(order: Order) -> tuple[TimedSteps, check.Checked, dict[str, Any]]:
-    """Build and check a variant; return it, what the check found, and the facts for its rows."""
-    for added in order.options.added:
-        variants.add(added)
-    task, seed = order.task, order.options.seed
-    start = time.perf_counter()
-    variant = variants.Variant(order.variant, "")
-    precision = order.precision
-    build = variant.builder(task.registry, device=order.options.device, precision=precision, seed=seed)
-    steps = timed_steps.prepare(task, build, seed=seed)
-    built = time.perf_counter()
-    checked = check.check(task, build, precision=precision, seed=seed, passes=order.passes, model=steps.model)
-    _begin(steps)
-    parameters = sum(weights.size for weights in steps.export_weights().values())
-    declared = sum(math.prod(shape) for shape in task.shapes.values())
-    if parameters != declared:
-        raise check.WrongError(f"it has {parameters:,} parameters, the workload {declared:,}")
-    facts = {
-        "engine": steps.engine,
-        "environment": {**host.environment(), **steps.environment()},
-        "parity": checked.errors,
-        "check": {**checked.what, "variant": order.variant, "engine": steps.engine},
-        "loss": checked.loss,
-        "check_seconds": time.perf_counter() - built,
-        "build_seconds": built - start,
-        "first_step_seconds": checked.first_step_seconds,
-    }
-    return steps, checked, facts
-
-
-def _compare_again(order: Order, steps: TimedSteps, checked: check.Checked) -> None:
-    """Repeat the comparison, now that the variant has done other steps."""
-    try:
-        check.check_again(
-            order.task,
-            steps.model,
-            checked,
-            precision=order.precision,
-            seed=order.options.seed,
-            passes=order.passes,
-        )
-    except check.WrongError as error:
-        raise check.WrongError(f"after its warm-up {error}") from None
-    _begin(steps)
-
-
-def _begin(steps: TimedSteps) -> None:
-    """Restart at a training run's initial weights, and drop the comparison's memory and its peaks."""
-    steps.restart()
-    gc.collect()
-    _reset_peak()
-    steps.device_memory()
 
 
 def _write(answers: TextIO, answer: Mapping[str, Any]) -> None:
