@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from ptb_lm.data.text import Ids
 
 PROG = cli.command_name("evaluate")
-RECORDED = "python -m ptb_lm.evaluate"  # however it was typed
-WHAT_DATA_SAYS = "--data says where the run's splits are, and --text FILE is scored instead of one"
+COMMAND = "python -m ptb_lm.evaluate"  # however it was typed
+DATA_FLAG_ADVICE = "--data says where the run's splits are, and --text FILE is scored instead of one"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     given = sys.argv[1:] if argv is None else argv
-    return cli.run(PROG, lambda: _evaluate(_parser().parse_args(given), f"{RECORDED} {shlex.join(given)}"))
+    return cli.run(PROG, lambda: _evaluate(_parser().parse_args(given), f"{COMMAND} {shlex.join(given)}"))
 
 
 def _parser() -> cli.Parser:
@@ -87,7 +87,7 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
     if (request := read_flags(arguments)) is not None:
         return _evaluate_adapted(arguments, request, command)
     if arguments.text is not None and arguments.data is not None:
-        raise UserError(WHAT_DATA_SAYS)
+        raise UserError(DATA_FLAG_ADVICE)
     from ptb_lm.data import corpus
     from ptb_lm.training import evaluation, run_paths
 
@@ -161,7 +161,7 @@ def _evaluate_adapted(arguments: argparse.Namespace, request: AdaptationRequest,
     weights = directory.read_weights(run, vocabulary)
     needs_corpus = adapted_evaluation.needs_corpus(request)
     if arguments.text is not None and arguments.data is not None and not needs_corpus:
-        raise UserError(WHAT_DATA_SAYS)
+        raise UserError(DATA_FLAG_ADVICE)
     text = _load_text(arguments, run, vocabulary, data=needs_corpus)
     corpus.check_evaluation(text.ids, batch_size=1, split=text.name)
     subject = adapted_evaluation.Subject(

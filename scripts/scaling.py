@@ -56,7 +56,7 @@ class Sent(NamedTuple):
         return sum(self)
 
 
-def sent(config: Config, ranks: int, *, number: int, rows: bool, words: int = WORDS) -> Sent:
+def count_sent(config: Config, ranks: int, *, number: int, rows: bool, words: int = WORDS) -> Sent:
     """Return what a rank sends.
 
     Args:
@@ -114,8 +114,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         for precision, number in BYTES.items():
             # Weak scaling: each rank has the preset's batch.
             config = PRESETS[name].replace(batch_size=PRESETS[name].batch_size * asked.ranks)
-            rows = sent(config, asked.ranks, number=number, rows=True)
-            whole = sent(config, asked.ranks, number=number, rows=False)
+            rows = count_sent(config, asked.ranks, number=number, rows=True)
+            whole = count_sent(config, asked.ranks, number=number, rows=False)
             cells = (rows.softmax, rows.layers, rows.embedding, whole.embedding, rows.total)
             lines.append([f"{name}, {precision}", *(f"{size / 1e6:.1f}" for size in cells)])
     print(write_markdown(SENT, lines))
@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             step = asked.step_milliseconds / 1e3
         for precision, number in BYTES.items():
             for how, as_rows in (("rows", True), ("matrix", False)):
-                what = sent(config, asked.ranks, number=number, rows=as_rows)
+                what = count_sent(config, asked.ranks, number=number, rows=as_rows)
                 gains = (
                     gain(config, asked.ranks, what, step=step, gigabytes=wire) for wire in links.values()
                 )

@@ -47,12 +47,16 @@ def _table(source: Publication, figures: Sequence[Figure], group: Group, *, capt
         "ms a batch": lambda figure: _as_published(figure.seconds_per_step and figure.seconds_per_step * 1e3),
         "elapsed (s)": lambda figure: _as_published(figure.elapsed),
         f"{unit} a second": lambda figure: _as_published(figure.rate),
-        f"× {over}": lambda figure: _shown(_published_ratio(source, figure), times),
+        f"× {over}": lambda figure: _format_known(_published_ratio(source, figure), times),
     }
     here: dict[str, Callable[[Result], str]] = {
-        "ms a batch": lambda ours: _shown(ours.seconds, lambda known: significant(known.median * 1e3, 4)),
-        f"{unit} a second": lambda ours: _shown(ours.rate, lambda known: significant(known.median, 4)),
-        f"× {over}": lambda ours: _shown(_ratio(ours, group, reference), lambda known: times(known.estimate)),
+        "ms a batch": lambda ours: _format_known(
+            ours.seconds, lambda known: significant(known.median * 1e3, 4)
+        ),
+        f"{unit} a second": lambda ours: _format_known(ours.rate, lambda known: significant(known.median, 4)),
+        f"× {over}": lambda ours: _format_known(
+            _ratio(ours, group, reference), lambda known: times(known.estimate)
+        ),
         "95 % interval": lambda ours: formats.interval(_ratio(ours, group, reference)),
         "engine": lambda ours: ours.engine or NOTHING,
     }
@@ -67,7 +71,7 @@ def _table(source: Publication, figures: Sequence[Figure], group: Group, *, capt
             Name(figure.name, figure.variant),
             figure.hardware,
             *(show(figure) for show in theirs.values()),
-            *(_shown(results[figure.variant], here[title]) for title in beside),
+            *(_format_known(results[figure.variant], here[title]) for title in beside),
         ]
         for figure in figures
     ]
@@ -81,13 +85,13 @@ def _table(source: Publication, figures: Sequence[Figure], group: Group, *, capt
     return CaptionedTable(caption=caption, table=Table(heads, rows), remarks=distinct(remarks))
 
 
-def _shown(value: _T | None, show: Callable[[_T], str]) -> str:
+def _format_known(value: _T | None, show: Callable[[_T], str]) -> str:
     return NOTHING if value is None else show(value)
 
 
 def _as_published(value: float | None) -> str:
     # Without digits that the source does not have.
-    return _shown(value, lambda known: f"{known:,.6g}")
+    return _format_known(value, lambda known: f"{known:,.6g}")
 
 
 def _published_ratio(source: Publication, figure: Figure) -> float | None:

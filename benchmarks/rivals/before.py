@@ -29,15 +29,15 @@ Weights = Mapping[str, NDArray[Any]]
 
 def cudnn(config: Config, weights: Weights, **chosen: Any) -> Any:
     """Return the model `cudnn` of that commit."""
-    return _built("cudnn", config, weights, chosen)
+    return _build("cudnn", config, weights, chosen)
 
 
 def block_fused(config: Config, weights: Weights, **chosen: Any) -> Any:
     """Return the model `block_fused` of that commit."""
-    return _built("block_fused", config, weights, chosen)
+    return _build("block_fused", config, weights, chosen)
 
 
-def _built(model: str, config: Config, weights: Weights, chosen: dict[str, Any]) -> Any:
+def _build(model: str, config: Config, weights: Weights, chosen: dict[str, Any]) -> Any:
     _take_out()
     from ptb_lm_before import backend  # type: ignore[import-not-found]
     from ptb_lm_before.config import Config as ConfigBefore  # type: ignore[import-not-found]

@@ -100,27 +100,27 @@ def fast_masks(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
 def own_kernels(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return `block_fused` by torch's operations alone."""
     cpu.set_implementation(cpu.Implementation("torch", cpu.default_implementation().products))
-    return _built("block_fused", TrainingStep, config, weights, chosen)
+    return _build("block_fused", TrainingStep, config, weights, chosen)
 
 
 def chosen_library(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return `block_fused` with torch's own float32 products, whichever library is this machine's choice."""
     cpu.set_implementation(cpu.Implementation(cpu.default_implementation().kernels, "MKL"))
-    return _built("block_fused", TrainingStep, config, weights, chosen)
+    return _build("block_fused", TrainingStep, config, weights, chosen)
 
 
 def _cudnn(
     config: Config, weights: Weights, *, kind: type[TrainingStep] = TrainingStep, **chosen: Any
 ) -> TorchBackend:
-    return _built("cudnn", kind, config, weights, chosen)
+    return _build("cudnn", kind, config, weights, chosen)
 
 
-def _built(
+def _build(
     model: str, kind: type[TrainingStep], config: Config, weights: Weights, chosen: dict[str, Any]
 ) -> TorchBackend:
-    built = TorchBackend(config, weights, Choice.create(framework="torch", **{**chosen, "model": model}))
-    built.training = kind(built)
-    return built
+    trainee = TorchBackend(config, weights, Choice.create(framework="torch", **{**chosen, "model": model}))
+    trainee.training = kind(trainee)
+    return trainee
 
 
 def _replace(module: ModuleType, name: str, by: Any) -> None:

@@ -27,7 +27,7 @@ from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.tables import write_markdown
 
-CLAIMED = 0.95
+CONFIDENCE = 0.95
 PLURALS = {"process": "processes", "round": "rounds"}
 ALONE = (
     " The two were measured alone, seconds apart: in a suite of many variants intervals may hold less often."
@@ -49,7 +49,9 @@ class Coverage(NamedTuple):
     def believable(self) -> float:
         """The probability of so few or fewer if each holds with the probability that it claims."""
         return sum(
-            math.comb(self.repetitions, held) * CLAIMED**held * (1 - CLAIMED) ** (self.repetitions - held)
+            math.comb(self.repetitions, held)
+            * CONFIDENCE**held
+            * (1 - CONFIDENCE) ** (self.repetitions - held)
             for held in range(self.held + 1)
         )
 
@@ -80,10 +82,10 @@ def repetition_ratios(group: Group, repetitions: int) -> list[Ratio]:
 
 def coverage(ratios: Sequence[Ratio]) -> Coverage:
     """Return how many of some intervals contain 1."""
-    return Coverage(sum(map(holds, ratios)), len(ratios))
+    return Coverage(sum(map(contains_one, ratios)), len(ratios))
 
 
-def holds(ratio: Ratio) -> bool:
+def contains_one(ratio: Ratio) -> bool:
     """Return whether the interval of a ratio contains 1."""
     return ratio.differs is False
 
@@ -104,11 +106,16 @@ def page(groups: Sequence[Group], repetitions: int) -> Iterator[str]:
         yield f"## {group.name}, {original(group.repetitions[0][0].variant)} against itself\n"
         alone = ALONE if len(group.results) == 2 else ""
         yield (
-            f"{found.held} of {found.repetitions} intervals of {CLAIMED:.0%} contain 1, each of {units}; "
+            f"{found.held} of {found.repetitions} intervals of {CONFIDENCE:.0%} contain 1, each of {units}; "
             f"of right ones so few or fewer would be found in {few}.{alone}\n"
         )
         rows = [
-            [str(number), f"{ratio.estimate:.3f}", formats.interval(ratio), "yes" if holds(ratio) else "no"]
+            [
+                str(number),
+                f"{ratio.estimate:.3f}",
+                formats.interval(ratio),
+                "yes" if contains_one(ratio) else "no",
+            ]
             for number, ratio in enumerate(ratios, 1)
         ]
         yield write_markdown(["repetition:", "ratio:", "95 % interval", "holds"], rows)

@@ -14,7 +14,7 @@ from typing import Any
 
 from ptb_lm.common import host
 
-DISTURBED = 0.1  # of a core that others took, from which on a block is measured again
+DISTURBANCE_LIMIT = 0.1  # of a core that others took, from which on a block is measured again
 TRIES = 3  # at most; what counts is the block beside which others took the least
 # Columns of /proc/stat: user, nice, system, interrupts and those put off, and what the host gave to others.
 _BUSY = (1, 2, 3, 6, 7, 8)
@@ -49,7 +49,7 @@ def least_disturbed(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     while len(blocks) < TRIES:
         blocks.append(measure())
         others = blocks[-1]["others"]
-        if others is None or others <= DISTURBED:
+        if others is None or others <= DISTURBANCE_LIMIT:
             return blocks[-1]
     return min(blocks, key=lambda block: float(block["others"]))
 

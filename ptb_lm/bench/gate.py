@@ -105,8 +105,8 @@ def document(options: Options, verdicts: Sequence[Verdict], *, command: str) -> 
     """Return the verdicts as Markdown, with the facts of the machine."""
     environments = [host.environment(), *(verdict.environment for verdict in verdicts)]
     facts = {
-        name: distinct(str(of[name]) for of in environments if of.get(name) is not None)
-        for name in distinct(name for of in environments for name in of)
+        name: distinct(str(each[name]) for each in environments if each.get(name) is not None)
+        for name in distinct(name for each in environments for name in each)
         if name != "started"
     }
     kinds = [kind for kind in Bound._fields if any(kind in verdict.kinds for verdict in verdicts)]

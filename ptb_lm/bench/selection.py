@@ -12,7 +12,7 @@ from ptb_lm.bench.workloads import Workload
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.frameworks import PRECISIONS, Framework
 
-SHOWN = 4  # of a list of names: more would hide the rest of the sentence
+NAMES_SHOWN = 4  # of a list of names: more would hide the rest of the sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ def _match(pattern: str, variants: Sequence[Variant], registry: Mapping[str, Fra
     base, _, precision = pattern.partition("@")
     if precision in PRECISIONS:
         for variant in variants:
-            matches = fnmatch.fnmatch(variant.base, base) and variant.offers(precision, registry)
+            matches = fnmatch.fnmatch(variant.base, base) and variant.has_precision(precision, registry)
             if matches or variant.base == base:
                 found.setdefault(f"{variant.base}@{precision}", variant.at(precision))
     return list(found.values())
@@ -168,8 +168,8 @@ def _variants_instead_of(name: str, variants: Sequence[Variant]) -> str:
 
 def instead_of(name: str, known: Sequence[str]) -> str:
     """Return what there is in place of an unknown name: everything if that is little, else the nearest."""
-    if len(known) <= SHOWN:
+    if len(known) <= NAMES_SHOWN:
         return f"there is {', '.join(known)}"
     if near := difflib.get_close_matches(name, known, n=3):
         return f"the nearest of {len(known)}: {', '.join(near)}"
-    return f"there is {', '.join(known[: SHOWN - 1])} and {len(known) - SHOWN + 1} more"
+    return f"there is {', '.join(known[: NAMES_SHOWN - 1])} and {len(known) - NAMES_SHOWN + 1} more"

@@ -100,7 +100,7 @@ LANGUAGE_MODELS: dict[str, Framework] = {
             executions=("auto", "eager"),
             precisions=("fp32", "tf32", "bf16"),
         )
-        for count, build in ((2, "two"), (4, "four"))
+        for count, build in ((2, "build_for_two"), (4, "build_for_four"))
     },
 }
 CLASSIFIERS: dict[str, Framework] = {**classifier.CLASSIFIERS}
@@ -191,7 +191,7 @@ class Variant:
         name = f"{base}{AGAIN}{at}{precision}"
         return Variant(name, name if self.label == self.name else f"{self.label}, again")
 
-    def offers(self, precision: str, registry: Mapping[str, Framework]) -> bool:
+    def has_precision(self, precision: str, registry: Mapping[str, Framework]) -> bool:
         """Return whether the framework computes this model in a precision."""
         row = registry[str(self.parts["framework"])]
         return precision in row.options(str(self.parts["model"]))["precision"]

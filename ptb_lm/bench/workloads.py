@@ -191,7 +191,7 @@ class Workload:
     processes: int = 5  # a variant, which share the rounds
     needs_cuda: str = ""  # why it is not measured on a CPU; "" if it is
 
-    def process_ends(self, index: int) -> bool:
+    def is_last_of_process(self, index: int) -> bool:
         """Return whether a round, counted from 0, is the last of a process."""
         return (index + 1) * self.processes // self.rounds > index * self.processes // self.rounds
 

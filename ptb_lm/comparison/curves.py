@@ -26,10 +26,10 @@ def _plot_run(run: Run) -> CurvePlot:
 
 
 def _points(run: Run, column: str) -> list[tuple[float, float]]:
-    return [(row["epoch"], _drawn(row[column])) for row in run.epochs]
+    return [(row["epoch"], _axis_value(row[column])) for row in run.epochs]
 
 
-def _drawn(value: float) -> float:
+def _axis_value(value: float) -> float:
     # What is beyond a float has no place on an axis: the line has a gap there.
     return value if math.isfinite(value) else math.nan
 

@@ -26,7 +26,7 @@ HOW_TO_READ = (
 WIDTH = 80  # of a terminal
 LAST_EPOCH = "The last epoch, where it is not the best"
 DIFFERENCES = "What differs"
-SHARED = "What is the same in all of them"
+SHARED_CAPTION = "What is the same in all of them"
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def to_text(groups: Sequence[RunGroup]) -> str:
         f"{title and f'{title}:'}\n\n{_align(to_markdown(table))}" for title, table in parts if table.rows
     ]
     same = ", ".join(" ".join(map(str, row)) for row in common_settings(groups).rows)
-    remarks = (HOW_TO_READ, f"{SHARED if len(groups) > 1 else 'Settings'}: {same}.")
+    remarks = (HOW_TO_READ, f"{SHARED_CAPTION if len(groups) > 1 else 'Settings'}: {same}.")
     return "\n".join([*texts, *(f"{textwrap.fill(remark, WIDTH)}\n" for remark in remarks)]).lstrip()
 
 
@@ -175,7 +175,7 @@ def to_html(groups: Sequence[RunGroup]) -> str:
         sections.append(Section(title=DIFFERENCES, tables=[CaptionedTable(table=different)]))
     same = common_settings(groups)
     settings = (
-        Section(title="Settings", details=[CaptionedTable(caption=SHARED, table=same)])
+        Section(title="Settings", details=[CaptionedTable(caption=SHARED_CAPTION, table=same)])
         if several
         else Section(title="Settings", tables=[CaptionedTable(table=same)])
     )

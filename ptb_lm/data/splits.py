@@ -26,7 +26,7 @@ NAMES = [
             ("{}",),
             ("", "-*"),
             (".txt", ".tokens", ".raw", "", *tables.TABLES),
-            ("", *tables.COMPRESSED),
+            ("", *tables.COMPRESSION_SUFFIXES),
         ),
     ),
     "{}/",

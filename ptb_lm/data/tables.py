@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from ptb_lm.common.errors import UserError, how_to_install
 
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 BINARY = (".parquet", ".arrow")
 TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", *BINARY)
 HUB = "hf:"  # begins the name of a data set, not of a file
@@ -24,7 +24,7 @@ _HEAD = 100  # rows that tell which column it is
 
 def format_of(path: Path) -> str:
     """Return the suffix that tells the format of a file; that of a compression does not count."""
-    return Path(path.stem if path.suffix.lower() in COMPRESSED else path.name).suffix.lower()
+    return Path(path.stem if path.suffix.lower() in COMPRESSION_SUFFIXES else path.name).suffix.lower()
 
 
 def line_values(path: Path, lines: Iterator[str], column: str | None) -> Iterator[Any]:
@@ -59,7 +59,7 @@ def binary_values(path: Path, file: IO[bytes], column: str | None) -> Iterator[A
             table = pa.ipc.open_stream(file)
             schema, only = table.schema, None
         else:  # which is read from its end, as no compressed file can be
-            is_packed = path.suffix.lower() in COMPRESSED
+            is_packed = path.suffix.lower() in COMPRESSION_SUFFIXES
             table = parquet.ParquetFile(io.BytesIO(file.read()) if is_packed else file)
             schema, only = table.schema_arrow, table.iter_batches
         is_text = {each.name: _TEXT.match(str(each.type)) is not None for each in schema}

@@ -106,7 +106,7 @@ class Config:
         return (self.hidden_size,) * self.num_layers
 
     @property
-    def drops(self) -> bool:
+    def has_dropout(self) -> bool:
         """Whether training has dropout of any kind."""
         return min(self.keep_prob, self.embedding_keep_prob, self.recurrent_keep_prob) < 1
 

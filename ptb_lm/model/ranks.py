@@ -192,7 +192,7 @@ def check_divisible(rows: int, among: int, *, what: str = "processes") -> None:
 SINGLE_PROCESS = Ranks()
 
 
-class OneWithDevices(Ranks):
+class SeveralDevices(Ranks):
     """One process that trains on several devices.
 
     Args:

@@ -138,10 +138,10 @@ def has_kernels(capability: Capability, builds: list[str]) -> bool:
             7, compute_120 on all from 12.0 on. A letter at the end narrows that down. Empty: torch does not
             know them.
     """
-    return not builds or any(map(functools.partial(_runs_on, capability), builds))
+    return not builds or any(map(functools.partial(_can_run, capability), builds))
 
 
-def _runs_on(capability: Capability, build: str) -> bool:
+def _can_run(capability: Capability, build: str) -> bool:
     parts = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", build)
     if parts is None:
         return True  # a kind that is not known here: torch may know more

@@ -43,7 +43,7 @@ def announce(trainer: Trainer, load: host.Load, *, is_resumed: bool) -> None:
     if is_resumed:
         tell_where(trainer.progress, epochs=run.hyperparameters.epochs)
         before, now = trainer.progress.environments[-2:]
-        tell_what_changed(before, now, drops=run.hyperparameters.drops)
+        tell_what_changed(before, now, has_dropout=run.hyperparameters.has_dropout)
 
 
 def tell_where(progress: Progress, *, epochs: int) -> None:
@@ -54,13 +54,13 @@ def tell_where(progress: Progress, *, epochs: int) -> None:
         cli.remark(f"continues in epoch {progress.epoch + 1}, step {progress.step + 1}")
 
 
-def tell_what_changed(before: dict[str, Any], now: dict[str, Any], *, drops: bool) -> None:
+def tell_what_changed(before: dict[str, Any], now: dict[str, Any], *, has_dropout: bool) -> None:
     """Print changes since the run stopped that affect the masks of dropout, or the last digits of numbers.
 
     Args:
         before: Environment of the session before.
         now: Environment of this session.
-        drops: True if the run has dropout.
+        has_dropout: True if the run has dropout.
     """
     has_moved = ("cuda" in before) != ("cuda" in now)
     differences = [
@@ -68,7 +68,7 @@ def tell_what_changed(before: dict[str, Any], now: dict[str, Any], *, drops: boo
         for name in ROUNDING
         if name in before and name in now and before[name] != now[name]
     ]
-    masks = ", so dropout draws other masks from now on" if drops else ""
+    masks = ", so dropout draws other masks from now on" if has_dropout else ""
     for name in ("processes", "devices"):
         if before.get(name, 1) != now.get(name, 1):
             cli.remark(

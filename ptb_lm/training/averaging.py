@@ -58,7 +58,7 @@ class Averages:
         """Return whether there are averages: from the first update on, which is in the first epoch."""
         return self.horizon > 0 and progress.epoch * self.steps + progress.step >= interval(self.steps)
 
-    def in_place(self, progress: Progress) -> AbstractContextManager[None]:
+    def use(self, progress: Progress) -> AbstractContextManager[None]:
         """Return a context in which the backend's weights are the averages, if there are any yet."""
         return self.backend.use_averages() if self.exist(progress) else nullcontext()
 

@@ -64,7 +64,7 @@ class Checkpoints:
 
     def keep_best(self, progress: Progress) -> None:
         """Keep the weights as they are now; the next save writes them as the best ones."""
-        with self.averages.in_place(progress):
+        with self.averages.use(progress):
             self._best = self.backend.export_weights()
 
     def save(self, state: State, progress: Progress) -> None:

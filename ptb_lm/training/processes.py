@@ -19,7 +19,7 @@ from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
 from ptb_lm.common.program import CONTINUATION, TYPED_COMMAND
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS, REDUCE_PRECISIONS
-from ptb_lm.model.ranks import SINGLE_PROCESS, OneWithDevices, Ranks, check_divisible
+from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks, SeveralDevices, check_divisible
 from ptb_lm.model.tf_config import tf_config
 from ptb_lm.training import run_paths
 from ptb_lm.training.fine_tuning import Start
@@ -157,7 +157,7 @@ def join(given: Mapping[str, Any]) -> Iterator[Ranks]:
     if launcher.size == 1:
         devices = given.get("devices") or 1
         _check_reduce_precision(devices, reduce_precision)
-        yield OneWithDevices(devices, reduce_precision=reduce_precision) if devices > 1 else SINGLE_PROCESS
+        yield SeveralDevices(devices, reduce_precision=reduce_precision) if devices > 1 else SINGLE_PROCESS
         return
     choice = Choice.create(framework=_framework(given))
     if not choice.framework_row.join:

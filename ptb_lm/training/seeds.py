@@ -25,7 +25,7 @@ from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config, with_global_batch
 
 WATCH_SECONDS = 0.2  # how often a stop is looked for while others work
-DIVERGED = cli.EXIT_FAILED
+EXIT_DIVERGED = cli.EXIT_FAILED
 EXTEND = "extend_vocabulary"  # the flag that draws the weights of new words
 
 TrainOne = Callable[[list[str]], int]  # of ptb_lm.train's arguments; returns the exit status
@@ -87,8 +87,8 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
 
 def _is_random(config: RunConfig, start: Start, *, extend: bool) -> bool:
     """Return whether a run from another's weights draws anything: masks, or weights of new words."""
-    if config.hyperparameters.drops or not extend:
-        return config.hyperparameters.drops
+    if config.hyperparameters.has_dropout or not extend:
+        return config.hyperparameters.has_dropout
     corpus = run_data.load_first(config, start.vocabulary, extend=True)
     return len(corpus.vocabulary) > len(start.vocabulary)
 
@@ -128,7 +128,7 @@ def _train_in_turn(commands: dict[int, list[str]], train_one: TrainOne) -> dict[
             statuses[seed] = train_one(command)
         except DivergenceError as error:  # which says nothing of the others
             streams.tell(f"seed {seed}: {error}")
-            statuses[seed] = DIVERGED
+            statuses[seed] = EXIT_DIVERGED
         if statuses[seed] > 128:
             break
         # A signal in a run's last moments lets it end, and is for those that are left.
@@ -150,7 +150,7 @@ def _train_in_parallel(commands: dict[int, list[str]], jobs: int) -> dict[int, i
         children = _Children(stop)
         futures = {pool.submit(children.train, seed, command): seed for seed, command in commands.items()}
         try:
-            children.hand_on(set(futures))
+            children.forward_signals(set(futures))
         except signals.Stopped as again:
             children.signal(again.exit_status - 128)  # for the second time: it stops them at once
             raise
@@ -196,14 +196,14 @@ class _Children:
             streams.tell(f"seed {seed}: {signals.describe_signal(-child.returncode)}")
         return 128 - child.returncode
 
-    def hand_on(self, futures: set[concurrent.futures.Future[int]]) -> None:
-        """Wait for all to end, and hand on a signal to stop."""
-        is_handed_on = False
+    def forward_signals(self, futures: set[concurrent.futures.Future[int]]) -> None:
+        """Wait for all to end, and forward a signal to stop."""
+        is_forwarded = False
         while futures:
             _, futures = concurrent.futures.wait(futures, timeout=WATCH_SECONDS)
-            if self.stop.signal_number and not is_handed_on:
+            if self.stop.signal_number and not is_forwarded:
                 self.signal(self.stop.signal_number)
-                is_handed_on = True
+                is_forwarded = True
 
     def signal(self, number: int) -> None:
         """Send a signal to all that run."""

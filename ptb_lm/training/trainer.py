@@ -193,7 +193,7 @@ class Trainer:
         """Validate, keep the weights if they are the best, and write the epoch's row."""
         progress, start = self.progress, time.perf_counter()
         try:
-            with self.averages.in_place(progress):
+            with self.averages.use(progress):
                 valid = self._perplexity("valid")
             # What the average gains or, early on, costs.
             without_average = self._perplexity("valid") if self.averages.exist(progress) else valid
@@ -235,7 +235,7 @@ class Trainer:
         final: float | None = None
         last = progress.epoch, progress.rows[-1]["valid_perplexity"]
         if last != (progress.best_epoch, progress.best_perplexity):
-            with self.averages.in_place(progress):
+            with self.averages.use(progress):
                 final = evaluation.check_finite(
                     self._perplexity("test"), "the test split by the last epoch's weights"
                 )

@@ -29,7 +29,7 @@ NUMBERS = (-1, 0, 0.5, 1, 3, 2**70, 1e308, 1e-320, float("nan"), 1e999, 10**400)
 WORDS = ("", "x", "\x1b[2J", "\ud800", "../" * 9, "bf16", "gru", "basic", "tensorflow", "cuda", "x" * 10**5)
 VALUES: tuple[Any, ...] = (*NUMBERS, *WORDS, None, {}, [], True, [1], [[]], {"a": None}, {"a": {}})
 # A real benchmark that is kept.
-KEPT = Path(__file__).resolve().parents[2] / "results" / "bench" / "quick-cpu.jsonl.gz"
+KEPT_BENCHMARK = Path(__file__).resolve().parents[2] / "results" / "bench" / "quick-cpu.jsonl.gz"
 LINES = (b"1", b"null", b"{}", b"NaN", b"[" * 100_000, b'{"suite": 1}', b"\xff", b"", b"\0", b'"\\ud800"')
 
 Damage = Callable[[bytes, random.Random], bytes]
@@ -198,7 +198,7 @@ def damage_benchmark(subject: Subject, rng: random.Random) -> Iterator[str]:
     """Damage rows.jsonl in some way, and make a report and a comparison."""
     whole = subject.new()
     whole.mkdir()
-    content = b"".join(rows.to_line(row) + b"\n" for row in rows.read(KEPT)[0])
+    content = b"".join(rows.to_line(row) + b"\n" for row in rows.read(KEPT_BENCHMARK)[0])
     (whole / rows.FILE).write_bytes(content)
     while True:
         folder = subject.new()

@@ -22,7 +22,7 @@ from results import store
 from results.expand import expand_entries
 from results.markdown import interval, ratio
 
-QUOTED = 5  # processes of a variant in a suite that pages quote
+QUOTED_PROCESSES = 5  # processes of a variant in a suite that pages quote
 ALL_TITLES = (
     *("benchmark", "commit", "processor or GPU", "day", "processes of a variant:"),
     *("A/A intervals that contain 1:", "resolution:"),
@@ -127,7 +127,7 @@ FIGURES: dict[str, Callable[[Group, Result, Ratio | None], str]] = {
 def where(summary: Summary, framework: str = "torch") -> str:
     """Return the machine, the version of a framework if it is known, and the commit of a benchmark."""
     facts = {name: "/".join(values) for name, values in summary.environment.items()}
-    cores = [f"{facts['cores']} cores"] if _on_cpu(facts) and "cores" in facts else []
+    cores = [f"{facts['cores']} cores"] if _is_on_cpu(facts) and "cores" in facts else []
     version = [f"{framework} {facts[framework]}"] if framework in facts else []
     return ", ".join(
         [_machine(facts), *cores, *version, f"commit {' and '.join(_commits(summary)) or 'unknown'}"]
@@ -139,14 +139,14 @@ def _commits(summary: Summary) -> list[str]:
 
 
 def _machine(facts: Mapping[str, str]) -> str:
-    if not _on_cpu(facts):
+    if not _is_on_cpu(facts):
         return facts["device"]
     processor = facts.get("processor", facts.get("cpu", "a CPU"))
     instructions = distinct(re.findall(r"\bAVX\w+", facts.get("device", "")))  # torch alone tells them
     return f"{processor} with {' or '.join(instructions)}" if instructions else processor
 
 
-def _on_cpu(facts: Mapping[str, str]) -> bool:
+def _is_on_cpu(facts: Mapping[str, str]) -> bool:
     return facts.get("device", "cpu").startswith("cpu")
 
 
@@ -164,9 +164,8 @@ def all_of_them(results: Path) -> str:
     rows = [_row(name, summary, tests[name]) for name, summary in found if summary.times]
     newest_first = sorted(rows, key=lambda row: row[3], reverse=True)  # by day
     every = [each for own in tests.values() for each in own]
-    return (
-        f"{write_markdown(ALL_TITLES, newest_first)}\nOf all A/A tests, {_held(every)} intervals contain 1.\n"
-    )
+    held = _count_held(every)
+    return f"{write_markdown(ALL_TITLES, newest_first)}\nOf all A/A tests, {held} intervals contain 1.\n"
 
 
 def _tests(summary: Summary) -> list[Ratio]:
@@ -175,13 +174,14 @@ def _tests(summary: Summary) -> list[Ratio]:
     for group in summary.groups:
         repetitions = [value for _, value in group.repetitions]
         for each in repetitions:
-            parts = each.units // QUOTED
-            many = parts > 1 and each.unit == "process" and len(repetitions) == 1 and each.units % QUOTED == 0
+            parts = each.units // QUOTED_PROCESSES
+            whole = each.unit == "process" and each.units % QUOTED_PROCESSES == 0
+            many = parts > 1 and whole and len(repetitions) == 1
             found += coverage.repetition_ratios(group, parts) if many else [each]
     return [each for each in found if each.interval and each.unit == "process"]
 
 
-def _held(tests: Sequence[Ratio]) -> str:
+def _count_held(tests: Sequence[Ratio]) -> str:
     held = sum(low <= 1 <= high for low, high in (each.interval for each in tests if each.interval))
     return f"{held} of {len(tests)}"
 
@@ -202,7 +202,7 @@ def _row(name: str, summary: Summary, tests: Sequence[Ratio]) -> list[str]:
         _machine(facts),
         summary.times[0].partition("T")[0],
         _range([str(count) for count in counts]),
-        _held(tests) if tests else formats.NOTHING,
+        _count_held(tests) if tests else formats.NOTHING,
         _range([formats.percent(half) for half in halves]) if halves else formats.NOTHING,
     ]
 

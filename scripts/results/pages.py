@@ -52,7 +52,7 @@ def parts(results: Path) -> dict[str, str]:
     }
 
 
-def made(root: Path) -> Iterator[tuple[Path, str]]:
+def make_pages(root: Path) -> Iterator[tuple[Path, str]]:
     """Yield each page of a checkout with the text that it should have.
 
     Raises:
@@ -78,7 +78,7 @@ def _relative(root: Path, folder: Path, link: re.Match[str]) -> str:
 
 def write(root: Path) -> None:
     """Write the pages that change, and say which."""
-    for page, text in [*made(root)]:
+    for page, text in [*make_pages(root)]:
         if _text(page) != text:
             files.atomic_write(page, text)
             print(f"wrote {page.relative_to(root)}")
@@ -87,7 +87,7 @@ def write(root: Path) -> None:
 def differences(root: Path) -> str:
     """Return how the pages differ from what would be written, as a diff; "" if they do not."""
     lines: list[str] = []
-    for page, text in made(root):
+    for page, text in make_pages(root):
         name = str(page.relative_to(root))
         lines += difflib.unified_diff(
             _text(page).splitlines(keepends=True), text.splitlines(keepends=True), name, f"{name}, made anew"

@@ -16,7 +16,7 @@ from results.markdown import perplexity
 
 CellWriter = Callable[[pd.DataFrame], str]
 # Train, valid and test of a last epoch, from the docstring of TensorFlow's tutorial (ptb_word_lm.py).
-PUBLISHED = {
+TUTORIAL_PERPLEXITIES = {
     "small": (37.99, 121.39, 115.91),
     "medium": (48.45, 86.16, 82.07),
     "large": (37.87, 82.62, 78.29),
@@ -163,8 +163,8 @@ def all_of_them(runs: pd.DataFrame) -> str:
     parts = []
     for preset, own in ours.groupby("preset", sort=False):
         published = ""
-        if preset in PUBLISHED:
-            train, valid, test = PUBLISHED[preset]
+        if preset in TUTORIAL_PERPLEXITIES:
+            train, valid, test = TUTORIAL_PERPLEXITIES[preset]
             published = f"The tutorial's docstring has train {train}, valid {valid}, test {test}.\n\n"
         parts.append(f"### {preset}\n\n{published}{show(own, _ROWS, ['machine', 'alone', 'flags'])}")
     return "\n".join(parts)
@@ -179,7 +179,7 @@ _SHORT: dict[str, CellWriter] = {
     "test perplexity, best epoch:": _mean("test", strong=True),
     "last epoch:": _mean("last_test"),
     "published by the tutorial:": lambda runs: (
-        "–" if runs["overrides"].iloc[0] else f"{PUBLISHED[runs['preset'].iloc[0]][2]}"
+        "–" if runs["overrides"].iloc[0] else f"{TUTORIAL_PERPLEXITIES[runs['preset'].iloc[0]][2]}"
     ),
     "minutes:": lambda runs: _range(runs["seconds"] / 60),
     "runs:": lambda runs: str(len(runs)),
@@ -194,7 +194,9 @@ def perplexities(runs: pd.DataFrame) -> str:
     Runs with changed hyper-parameters are in it only if they have tied weights. Runs of one recipe and the
     same hyper-parameters are one row, whatever computed them.
     """
-    full = runs[(runs["data"] == PTB) & runs["last_test"].notna() & runs["preset"].isin([*PUBLISHED])].copy()
+    full = runs[
+        (runs["data"] == PTB) & runs["last_test"].notna() & runs["preset"].isin([*TUTORIAL_PERPLEXITIES])
+    ].copy()
     full = full[full["tied"] | (full["overrides"] == "")]
     changed = full["overrides"].map(lambda flags: f", `{flags}`" if flags else "")
     full["title"] = full["preset"] + ", " + full["recipe"] + " recipe" + changed

@@ -580,7 +580,7 @@ def test_an_answer_is_computed_once_and_one_that_is_broken_again(
 
 def test_the_oldest_answers_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(expected, "KEPT", 2)
+    monkeypatch.setattr(expected, "CACHED_ANSWERS", 2)
     for seed in range(4):
         expected.answer(classifier_check.Steps(CLASSIFIERS["cross_entropy"], 6, seed))
     assert len(list(tmp_path.iterdir())) == 2

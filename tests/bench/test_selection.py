@@ -181,7 +181,7 @@ def test_a_baseline_must_be_one_of_every_workload() -> None:
 def test_processes_share_the_rounds(options: dict[str, int], rounds: int, processes: int) -> None:
     (workload,) = select_workloads(Options(suite="quick", **options))  # type: ignore[arg-type]
     assert (workload.rounds, workload.processes) == (rounds, processes)
-    ends = [index for index in range(rounds) if workload.process_ends(index)]
+    ends = [index for index in range(rounds) if workload.is_last_of_process(index)]
     assert len(ends) == processes
     assert ends[-1] == rounds - 1
     lengths = [end - start for start, end in zip([-1, *ends], ends, strict=False)]

@@ -155,7 +155,7 @@ def test_a_variant_at_another_precision(variant: Variant, expected: Variant) -> 
 def test_a_framework_offers_its_precisions_less_a_model_s_refusals(
     name: str, precision: str, offered: bool
 ) -> None:
-    assert Variant(name, "").offers(precision, variants.LANGUAGE_MODELS) is offered
+    assert Variant(name, "").has_precision(precision, variants.LANGUAGE_MODELS) is offered
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ def test_the_shards_of_a_split_are_read_in_their_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        (os.mkfifo, "pipe"),
+        (os.mkfifo, "is a pipe"),
         (os.mkdir, "is a folder"),
         (lambda path: path.symlink_to("no"), "does not exist"),
     ],

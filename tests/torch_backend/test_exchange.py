@@ -117,7 +117,7 @@ def test_they_send_what_the_page_on_scaling_computes(name: str, size: int) -> No
     config = SMALL.replace(hidden_size=7, num_steps=rank_program.STEPS, batch_size=rank_program.BATCH)
     number = 8 if "fp64" in asked["choice"]["precision"] else 2 if "reduce_precision" in asked else 4
     rows = words == rank_program.WORDS
-    computed = scaling.sent(config, size, number=number, rows=rows, words=words).total
+    computed = scaling.count_sent(config, size, number=number, rows=rows, words=words).total
     of_loss_and_norm = 8 * (size - 1) + 8 * (size - 1) / size
     before_the_first = 8 * 2 * (size - 1) / size  # all wait for each other
     assert found(size)[0][name]["sent"] == pytest.approx(

@@ -28,7 +28,7 @@ Answer = dict[str, NDArray[np.float64]]
 INLINE = 1e8  # multiply-adds of a forward pass that are computed here
 # Sums of a fingerprint. It is prime, so that no row or column of a matrix falls into a few sums.
 WIDTH = 16_381
-KEPT = 64  # answers in the cache, the newest; one is 4 MB as a rule, 9 of four layers of two directions
+CACHED_ANSWERS = 64  # the newest; one is 4 MB as a rule, 9 of four layers of two directions
 DIGEST = hashlib.sha256().digest_size
 # What an answer depends on beside its question: the files that compute it.
 SOURCES = (
@@ -206,7 +206,7 @@ def _write(path: Path, answered: Answer) -> None:
     try:
         files.atomic_write(path, hashlib.sha256(path.name.encode() + content).digest() + content)
         kept = sorted(path.parent.glob("reference-*.npz"), key=lambda each: each.stat().st_mtime)
-        for old in kept[:-KEPT]:
+        for old in kept[:-CACHED_ANSWERS]:
             old.unlink(missing_ok=True)
     except OSError:
         pass  # no disk to keep it on: it is computed again

@@ -60,10 +60,10 @@ def check(
     """Compare a language model with the reference; see ptb_lm.bench.check.check."""
     errors, question = _errors(task, precision), _question(task, passes, seed)
     model = build(task.config, question.weights) if model is None else model
-    begun = earlier.begun if earlier else _training_state(model, task)
-    if earlier and begun:
-        model.load_training_state(begun)
-    if not task.config.drops:
+    training_state = earlier.training_state if earlier else _training_state(model, task)
+    if earlier and training_state:
+        model.load_training_state(training_state)
+    if not task.config.has_dropout:
         first, how = _compare(model, question, errors), "there is none"
     elif dropout.reports_masks(model):
         first, how = _compare(model, question, errors), "the reference had the same masks"
@@ -89,7 +89,7 @@ def check(
     return Checked(
         loss=first.loss / task.config.num_steps,
         first_step_seconds=first.seconds,
-        begun=begun,
+        training_state=training_state,
         errors={**errors.numbers(), "rows": task.batch_size, "distinct_rows": question.distinct},
         what={
             "steps": f"{STEPS} training steps of {task.size}",
@@ -101,7 +101,7 @@ def check(
 
 def _training_state(model: Backend, task: LanguageTask) -> Arrays:
     """Return what the next masks hang on; nothing of a model that has none, or does not tell them."""
-    if not (task.config.drops and dropout.reports_masks(model)):
+    if not (task.config.has_dropout and dropout.reports_masks(model)):
         return {}
     return model.export_training_state(model.zero_state(task.batch_size))
 
@@ -128,7 +128,7 @@ def _question_without_dropout(question: Steps) -> Steps:
 
 def _question(task: LanguageTask, passes: Collection[str], seed: int) -> Steps:
     """Return the question, still without masks, which differ from row to row."""
-    distinct = task.batch_size if task.config.drops else problem.distinct_rows(task)
+    distinct = task.batch_size if task.config.has_dropout else problem.distinct_rows(task)
     return Steps(task, distinct, (), "forward" in passes, seed)
 
 
@@ -180,7 +180,7 @@ def _compare(model: Backend, question: Steps, errors: Errors) -> _Step:
         errors.add("loss", f"loss {where}", _relative(step.loss, wanted[f"{index}.loss"]))
         errors.add("norm", f"norm of the gradient {where}", _relative(step.norm, norm))
         # What a step took of a weight is the rate times the gradient, clipped.
-        own, right = (question.rates[index] * min(1.0, config.max_grad_norm / of) for of in (step.norm, norm))
+        own, right = (question.rates[index] * min(1.0, config.max_grad_norm / n) for n in (step.norm, norm))
         _compare_gradients(step, question, index, own, wanted, errors)
         stretch = _length({name: moved / right for name, moved in step.moved.items()}, wanted, index) - 1
     return steps[0]
@@ -204,7 +204,8 @@ def _compare_gradients(
 def _length(images: Mapping[str, NDArray[np.float64]], wanted: Answer, index: int) -> float:
     """Return how long all tensors together are along the gradient of a step, which has the length 1."""
     pairs = [(image, wanted[f"{index}.{name}"]) for name, image in images.items()]
-    return sum(float(image @ right) for image, right in pairs) / sum(float(of @ of) for _, of in pairs)
+    squares = sum(float(right @ right) for _, right in pairs)
+    return sum(float(image @ right) for image, right in pairs) / squares
 
 
 def _score_windows(model: Backend, windows: Sequence[Any], batch_size: int) -> Iterator[float]:
@@ -224,7 +225,7 @@ def _train_windows(model: Backend, windows: Sequence[Any], question: Steps) -> I
     batch_size, steps = windows[0][0].shape
     state, before = model.zero_state(batch_size), model.export_weights()
     for index, ((x_BT, y_BT), rate) in enumerate(zip(windows, question.rates, strict=True)):
-        kept = model.next_masks(batch_size, steps) if question.task.config.drops else None
+        kept = model.next_masks(batch_size, steps) if question.task.config.has_dropout else None
         start = time.perf_counter()
         state, loss = model.train_step(x_BT, y_BT, state, learning_rate=rate)
         (measured,) = model.read([loss])

@@ -107,14 +107,14 @@ class Steps:
 
     def _train(self, windows: Sequence[Window], state: reference.State) -> Answer:
         """Train on two windows; do the second step from a longer first update, too."""
-        begun = self.weights
-        answered, gradients, state = self._step(0, begun, windows[0], state)
+        weights = self.weights
+        answered, gradients, state = self._step(0, weights, windows[0], state)
         moved, _ = reference.sgd_update(
-            begun, gradients, learning_rate=self.rates[0], max_grad_norm=self.task.config.max_grad_norm
+            weights, gradients, learning_rate=self.rates[0], max_grad_norm=self.task.config.max_grad_norm
         )
         del gradients  # which fill a gigabyte
         second, _, _ = self._step(1, moved, windows[1], state)
-        further = {name: array + STRETCH * (array - begun[name]) for name, array in moved.items()}
+        further = {name: array + STRETCH * (array - weights[name]) for name, array in moved.items()}
         stretched, _, _ = self._step(1, further, windows[1], state)
         by_stretch = {_BY_STRETCH + name: (stretched[name] - second[name]) / STRETCH for name in second}
         return answered | second | by_stretch

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ptb_lm.bench.disturbance import DISTURBED
+from ptb_lm.bench.disturbance import DISTURBANCE_LIMIT
 from ptb_lm.bench.findings import Group, Summary, distinct
 from ptb_lm.bench.intervals import spread
 from ptb_lm.bench.reporting import answer, formats, page, sections
@@ -82,12 +82,12 @@ def _doubts(group: Group) -> Iterator[str]:
     """Yield reasons for doubt: too few cores, disturbed blocks, an unsteady machine, a coarse A/A test."""
     blocks = [row for result in group.results for row in result.blocks]
     yield from _describe_quota(blocks)
-    disturbances = sum(row.others is not None and row.others > DISTURBED for row in blocks)
+    disturbances = sum(row.others is not None and row.others > DISTURBANCE_LIMIT for row in blocks)
     if disturbances:
         yield (
-            f"other processes took more than {DISTURBED:g} of a core beside {disturbances} of {len(blocks)} "
-            "blocks, in all tries of these blocks. A busy process may hold up a step of several threads many "
-            "times over."
+            f"other processes took more than {DISTURBANCE_LIMIT:g} of a core beside {disturbances} of "
+            f"{len(blocks)} blocks, in all tries of these blocks. A busy process may hold up a step of "
+            "several threads many times over."
         )
     for on, rates in sections.gemm_rates(group).items():
         found = spread(rates)

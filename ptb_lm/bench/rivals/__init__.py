@@ -8,7 +8,7 @@ from ptb_lm.model.hyperparameter import flag_name
 
 # Hyper-parameters that a plain loop follows, and those that are no part of a step. All others, today's and
 # later ones, must have their default: a rival that ignored one in silence would be fast.
-FOLLOWED = (
+SUPPORTED_FIELDS = (
     "num_layers",
     "hidden_size",
     "embedding_size",
@@ -39,7 +39,7 @@ def check_config(config: Config, modules: str) -> None:
     ignored = [
         flag_name(field.name)
         for field in dataclasses.fields(config)
-        if field.name not in FOLLOWED and getattr(config, field.name) != getattr(usual, field.name)
+        if field.name not in SUPPORTED_FIELDS and getattr(config, field.name) != getattr(usual, field.name)
     ]
     if ignored:
         raise UserError(f"the plain loop of {modules} has no {', '.join(ignored)}")

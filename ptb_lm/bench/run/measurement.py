@@ -62,8 +62,8 @@ class Measurement:
         )
         (self._declared,) = (w for w in SUITES[options.suite].workloads if w.name == workload.name)
         batch, declared = workload.task.batch_size, self._declared.task.batch_size
-        of = "of" if batch < declared else "instead of"
-        self._cut = "" if batch == declared else f"batch {batch} {of} {declared}"
+        relation = "of" if batch < declared else "instead of"
+        self._cut = "" if batch == declared else f"batch {batch} {relation} {declared}"
         self._products = products(workload.task)
         # A run that goes on keeps the plans that it began with, those of variants that were cut, too.
         self._plans: dict[tuple[str, str], Plan] = {}
@@ -161,7 +161,7 @@ class Measurement:
         try:
             return self.pool.get(order, log=log)
         except WorkerError as error:
-            if error.status != "failed" or not self.pool.holds_others(variant.name):
+            if error.status != "failed" or not self.pool.has_others(variant.name):
                 raise
             # Perhaps there was no memory for it beside the others, on the device for example.
             self.pool.close()
@@ -190,7 +190,7 @@ class Measurement:
     def _is_complete(self, variant: str, pass_name: str) -> bool:
         planned = self._plans.get((variant, pass_name))
         key = (self.workload.name, pass_name, variant)
-        done = {index for *of, index in self.record.measured_rows() if tuple(of) == key}
+        done = {index for *place, index in self.record.measured_rows() if tuple(place) == key}
         return planned is not None and done >= set(range(planned.rounds))
 
     def _copies_note(self, worker: Worker) -> str | None:

@@ -274,7 +274,7 @@ class Pool:
         self._workers[order["variant"]] = worker
         return worker
 
-    def holds_others(self, variant: str) -> bool:
+    def has_others(self, variant: str) -> bool:
         """Return whether workers of other variants are kept."""
         return any(name != variant for name in self._workers)
 

@@ -57,7 +57,7 @@ def _rounds(measurement: Measurement) -> Iterator[str]:
                 ):
                     measurement.measure(variant, pass_name, index)
                 yield f"{variant.name} {pass_name}"
-            if workload.process_ends(index):
+            if workload.is_last_of_process(index):
                 measurement.pool.drop(variant.name)
 
 

@@ -79,7 +79,7 @@ class Rank:
         return Masks({}, [np.concatenate(masks, axis=1) for masks in units])
 
 
-class Together:
+class MultiProcessModel:
     """A language model that several processes train, as the benchmark's worker speaks to it.
 
     Args:
@@ -108,7 +108,7 @@ class Together:
             )
             for rank in range(1, processes)
         ]
-        self._tell(config, dict(weights), choice.to_json())
+        self._send(config, dict(weights), choice.to_json())
         self.rank = Rank(config, weights, choice)
         self.model = self.rank.model
         self.export_weights, self.environment = self.model.export_weights, self.model.environment
@@ -125,51 +125,51 @@ class Together:
 
     def zero_state(self, batch_size: int) -> State:
         """Let each process carry the zero state; the worker need not see it."""
-        self._tell("zero_state")
+        self._send("zero_state")
         self.rank.zero_state()
         return None
 
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters in each process."""
-        self._tell("load_weights", dict(weights))
+        self._send("load_weights", dict(weights))
         self.rank.load_weights(weights)
 
     def train_step(self, x_BT: Ids, y_BT: Ids, state: State, *, learning_rate: float) -> tuple[State, Loss]:
         """Do a training step in each process."""
-        self._tell("train_step", x_BT, y_BT, learning_rate)
+        self._send("train_step", x_BT, y_BT, learning_rate)
         return None, self.rank.train_step(x_BT, y_BT, learning_rate)
 
     def export_training_state(self, state: State) -> Arrays:
         """Return the state that all processes carry, and their dropout streams."""
-        self._tell("export_training_state")
+        self._send("export_training_state")
         return self.rank.export_training_state()
 
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set in each process what `export_training_state` returned."""
-        self._tell("load_training_state", dict(arrays))
+        self._send("load_training_state", dict(arrays))
         self.rank.load_training_state(arrays)
         return None
 
     def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
         """Return what dropout will keep in the next training window."""
-        self._tell("next_masks", batch, steps)
+        self._send("next_masks", batch, steps)
         return self.rank.next_masks(batch, steps)
 
-    def _tell(self, *message: Any) -> None:
+    def _send(self, *message: Any) -> None:
         for other in self.others:
             assert other.stdin is not None
             pickle.dump(message, other.stdin)
             other.stdin.flush()
 
 
-def two(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> Together:
+def build_for_two(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> MultiProcessModel:
     """Return a model that two processes train."""
-    return Together(2, config, weights, _torch_choice(choice))
+    return MultiProcessModel(2, config, weights, _torch_choice(choice))
 
 
-def four(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> Together:
+def build_for_four(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> MultiProcessModel:
     """Return a model that four processes train."""
-    return Together(4, config, weights, _torch_choice(choice))
+    return MultiProcessModel(4, config, weights, _torch_choice(choice))
 
 
 def _torch_choice(choice: Choice) -> Choice:

@@ -34,7 +34,7 @@ CELLS = {
     (KERAS, 4): (cells.LSTM, (0, 1), [0, 1, 2, 3]),
     (KERAS, 3): ("gru", (2,), [1, 0, 2]),
 }
-SHOWN = 400  # characters of names and shapes in an error
+ERROR_CHARACTERS = 400  # characters of names and shapes in an error
 
 # The number of a layer may follow its parameter's name, as in weight_hh_l0. Weight drop calls the weights
 # without dropout, which are those of evaluation, weight_hh_l0_raw. Keras 2 ends a name with :0.
@@ -115,7 +115,7 @@ def _translate(tensors: Arrays, vocabulary_size: int) -> tuple[str, Arrays]:
     if len({re.sub(r"_?\d+", "", module) for module in layers}) != 1:
         raise UserError(
             "there must be recurrent layers (weight_hh_l0, recurrent_kernel), counted by their names; there "
-            f"are {', '.join(layers) or _shown(tensors)}"
+            f"are {', '.join(layers) or _describe_shapes(tensors)}"
         )
     layers.sort(key=lambda module: [int(number) for number in re.findall(r"\d+", module)])
     program = TORCH if NAMES[TORCH][1] in modules[layers[0]] else KERAS
@@ -141,7 +141,7 @@ def _canonical_layer(module: str, leaves: Arrays, program: str) -> tuple[str, Ar
         raise UserError(
             f"the layer {module} of {program} is no LSTM or GRU of a run: it must have "
             f"{', '.join(NAMES[program])}, or no bias, and Keras' GRU reset_after=True; "
-            f"it has {_shown(leaves)}"
+            f"it has {_describe_shapes(leaves)}"
         )
     order = np.arange(width).reshape(-1, hidden)[gates].ravel()
     kernel, recurrent, *biases = (array[..., order] for array in (kernel, recurrent, *biases))
@@ -169,7 +169,7 @@ def _embedding_and_softmax(
         raise UserError(
             f"the vocabulary has {vocabulary_size:,} words, and a language model of them has an embedding of "
             f"as many rows, LSTM or GRU layers that read forwards and a softmax, and no part for "
-            f"{_shown(strange)}"
+            f"{_describe_shapes(strange)}"
         )
     distinct = {(array.shape, array.tobytes()): name for name, array in tables.items()}  # equal ones are tied
     ranks = {
@@ -181,7 +181,8 @@ def _embedding_and_softmax(
     if len(biases) > 1 or not is_clear or not 0 < len(ranks) == len({*ranks.values()}) < 3:
         raise UserError(
             f"which tensor is the embedding of {vocabulary_size:,} words, which the softmax's kernel or "
-            f"bias, or where the words are, is not clear: {_shown({''.join(n): others[n] for n in others})}"
+            f"bias, or where the words are, is not clear: "
+            f"{_describe_shapes({''.join(n): others[n] for n in others})}"
         )
     embedding, *softmax = (tables[name] for name in sorted(ranks, key=ranks.__getitem__))
     return {
@@ -195,7 +196,7 @@ def _embedding_and_softmax(
     }
 
 
-def _shown(tensors: Arrays) -> str:
+def _describe_shapes(tensors: Arrays) -> str:
     """Return names and shapes, for an error."""
     shown = ", ".join(f"{name} {array.shape}" for name, array in tensors.items())
-    return textwrap.shorten(shown, SHOWN, placeholder=" ...") or "nothing"
+    return textwrap.shorten(shown, ERROR_CHARACTERS, placeholder=" ...") or "nothing"

@@ -22,7 +22,8 @@ from ptb_lm.training import run_paths
 LIKELIEST = 5  # words that are shown beside one that was read
 MOST_WORDS = 500  # read or continued from: a word takes some milliseconds
 MOST_WRITTEN = 300
-COMMON, SHOWN = 200, 12  # words, some of which are shown where the model refuses all that it does not know
+# Words, some of which are shown where the model refuses all that it does not know.
+COMMON_WORDS, EXAMPLE_WORDS = 200, 12
 DRAFTS, LEAST_DRAFTED, MOST_DRAFTED = (
     8,
     5,
@@ -96,10 +97,9 @@ def description(model: LanguageModel) -> str:
     line = f"{streams.escape_controls(str(model.run))}: {len(model.vocabulary):,} words{test}"
     if model.vocabulary.unknown is not None:
         return line
-    common = [word for word in model.vocabulary.words[:COMMON] if word != EOS]
-    return (
-        f"{line}. It can read no other words. Some of them: {', '.join(common[:: len(common) // SHOWN + 1])}"
-    )
+    common = [word for word in model.vocabulary.words[:COMMON_WORDS] if word != EOS]
+    examples = common[:: len(common) // EXAMPLE_WORDS + 1]
+    return f"{line}. It can read no other words. Some of them: {', '.join(examples)}"
 
 
 def write_opening(model: LanguageModel) -> str:

@@ -21,7 +21,7 @@ from ptb_lm.inference.play.page import Answer, page
 HOST = "127.0.0.1"
 FORMS = ("/read", "/continue")  # where the page sends them
 LARGEST = 100_000  # bytes of a form
-DISCARDED = 100 * LARGEST  # bytes of a larger form that are read all the same, so that its answer is seen
+DISCARD_LIMIT = 100 * LARGEST  # bytes of a larger form that are read all the same, so that its answer is seen
 _LENGTH = re.compile("[0-9]{1,18}")
 SECONDS = 30  # that a request may take to come in
 SECURITY = {
@@ -157,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         length = int(given)
         content = self.rfile.read(min(length, LARGEST + 1))
-        left = min(length, DISCARDED) - len(content)
+        left = min(length, DISCARD_LIMIT) - len(content)
         while left > 0 and (piece := self.rfile.read(min(left, LARGEST))):
             left -= len(piece)
         return content
