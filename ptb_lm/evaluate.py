@@ -89,9 +89,9 @@ def _evaluate(arguments: argparse.Namespace, command: str) -> int:
     if arguments.text is not None and arguments.data is not None:
         raise UserError(DATA_FLAG_ADVICE)
     from ptb_lm.data import corpus
-    from ptb_lm.training import evaluation, run_paths
+    from ptb_lm.training import evaluation, run_folders
 
-    directory = run_paths.find(arguments.run)
+    directory = run_folders.find(arguments.run)
     run = directory.read_config()
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)
@@ -153,9 +153,9 @@ def _text_perplexity(
 def _evaluate_adapted(arguments: argparse.Namespace, request: AdaptationRequest, command: str) -> int:
     from ptb_lm.data import corpus
     from ptb_lm.inference.adaptation import evaluation as adapted_evaluation
-    from ptb_lm.training import run_paths
+    from ptb_lm.training import run_folders
 
-    directory = run_paths.find(arguments.run)
+    directory = run_folders.find(arguments.run)
     run = directory.read_config()
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)

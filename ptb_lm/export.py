@@ -3,13 +3,19 @@
 import argparse
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError, how_to_install
+from ptb_lm.common.files import atomic_write
 from ptb_lm.model.cells import LSTM
+from ptb_lm.model.config import Config
 from ptb_lm.model.hyperparameter import LARGEST
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 PROG = cli.command_name("export")
 FORMATS = {"onnx": "ONNX, opset 17", "torchscript": "TorchScript", "torch-export": "a torch.export program"}
@@ -62,16 +68,14 @@ def _export(arguments: argparse.Namespace) -> int:
             "--steps cannot be combined with --format torchscript: its model takes any number of steps"
         )
     # Imported here, because what they import takes longer than --help should take.
-    from ptb_lm.training import run_paths
+    from ptb_lm.training import run_folders
 
-    directory = run_paths.find(arguments.run)
+    directory = run_folders.find(arguments.run)
     run = directory.read_config()
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(run, vocabulary)
     if (cell := run.hyperparameters.cell) != LSTM:
         raise UserError(f"only the cell lstm can be exported, but this run has the cell {cell}")
-    from ptb_lm.inference.export import write_model
-
     steps = write_model(
         arguments.out, arguments.format, run.hyperparameters, weights, vocabulary.words, steps=arguments.steps
     )
@@ -82,6 +86,47 @@ def _export(arguments: argparse.Namespace) -> int:
         f"batch, {hidden}] -> logits [batch, {time}, {size}], h and c"
     )
     return 0
+
+
+def write_model(
+    path: Path,
+    format_name: str,
+    config: Config,
+    weights: "Mapping[str, NDArray[Any]]",
+    words: Sequence[str],
+    *,
+    steps: int | None,
+) -> int | None:
+    """Write a model.
+
+    Args:
+        path: The file; it is written completely or not at all.
+        format_name: A key of FORMATS.
+        config: The hyper-parameters, of the cell lstm.
+        weights: Canonical parameters (model/parameters.py).
+        words: The vocabulary, in the order of the ids; each format keeps it, too.
+        steps: The length of the time axis. None: any, or 1 for "torch-export".
+
+    Returns:
+        The length of the time axis in the file; None if it is any.
+
+    Raises:
+        OSError: The folder is not writable, or the disk is full.
+    """
+    # Each format imports its library alone.
+    if format_name == "onnx":
+        from ptb_lm.inference import onnx_graph
+
+        atomic_write(path, onnx_graph.model(config, weights, words, steps=steps).SerializeToString())
+        return steps
+    from ptb_lm.inference import torch_module
+
+    module = torch_module.to_torch(config, weights)
+    if format_name == "torchscript":
+        atomic_write(path, torch_module.to_torchscript(module, words))
+        return None
+    atomic_write(path, torch_module.to_program(module, words, steps=steps or 1))
+    return steps or 1
 
 
 if __name__ == "__main__":

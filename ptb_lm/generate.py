@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ptb_lm.common import cli, streams
-from ptb_lm.inference import command
+from ptb_lm.inference import loading
 
 if TYPE_CHECKING:
     from ptb_lm.data.tokens import Treatment
@@ -23,7 +23,7 @@ def _parser() -> cli.Parser:
     parser = cli.Parser(
         prog=PROG, description="Generate text word by word. It begins after an <eos> and the prompt."
     )
-    command.add_run(parser)
+    loading.add_run(parser)
     add = parser.add_argument
     add(
         "--prompt",
@@ -69,7 +69,7 @@ def _parser() -> cli.Parser:
 
 
 def _generate(arguments: argparse.Namespace) -> int:
-    model = command.load(arguments)
+    model = loading.load_from_flags(arguments)
     import numpy as np
 
     generator = np.random.default_rng(arguments.seed)
@@ -84,7 +84,7 @@ def _generate(arguments: argparse.Namespace) -> int:
             unk=arguments.unk,
         )
         if number == 0:
-            command.tell_unknown(PROG, model, arguments.prompt)
+            loading.tell_unknown(PROG, model, arguments.prompt)
         else:
             print()
         _print(arguments.prompt, words, model.treatment)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ptb_lm.common import cli, streams
 from ptb_lm.common.errors import UserError
-from ptb_lm.inference import command
+from ptb_lm.inference import loading
 
 PROG = cli.command_name("neighbours")
 WORDS, METHOD = 300, "tsne"  # of a map
@@ -24,7 +24,7 @@ def _parser() -> cli.Parser:
         prog=PROG,
         description="Print the words whose embeddings are most similar to a word's, by cosine similarity.",
     )
-    command.add_run(parser)
+    loading.add_run(parser)
     add = parser.add_argument
     add("word", nargs="?", metavar="WORD", help="a word of the vocabulary")
     add(
@@ -56,7 +56,7 @@ def _neighbours(arguments: argparse.Namespace) -> int:
         raise UserError("-k needs a WORD")
     if not arguments.picture and (arguments.words or arguments.method):
         raise UserError("--words and --method need --picture")
-    model = command.load(arguments)
+    model = loading.load_from_flags(arguments)
     from ptb_lm.inference import neighbours
 
     if arguments.word:

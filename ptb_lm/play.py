@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ptb_lm.common import cli, signals
 from ptb_lm.common.errors import UserError
-from ptb_lm.inference import command
+from ptb_lm.inference import loading
 
 PROG = cli.command_name("play")
 PORT = 8000
@@ -24,7 +24,7 @@ def _parser() -> cli.Parser:
         description="Serve a web page to this machine only. It colours each word of a text by its surprise, "
         "and continues a prompt. Ctrl-C ends it.",
     )
-    command.add_run(parser)
+    loading.add_run(parser)
     parser.add_argument(
         "--port",
         type=cli.whole_number(0),
@@ -39,10 +39,10 @@ def _play(arguments: argparse.Namespace) -> int:
     if arguments.port > LAST_PORT:
         raise UserError(f"--port must be at most {LAST_PORT}, not {arguments.port}")
     # Imported here, because what it imports takes longer than --help should take.
-    from ptb_lm.inference.play.server import HOST, Server
+    from ptb_lm.inference.play import HOST, Server
 
     with Server(arguments.port) as server:
-        server.use(command.load(arguments))
+        server.use(loading.load_from_flags(arguments))
         print(f"http://{HOST}:{server.port}/ shows the page; Ctrl-C ends it", flush=True)
         try:
             server.serve_forever()

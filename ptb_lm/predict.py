@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from ptb_lm.common import cli, streams
-from ptb_lm.inference import command
+from ptb_lm.inference import loading
 
 PROG = cli.command_name("predict")
 
@@ -19,7 +19,7 @@ def _parser() -> cli.Parser:
     parser = cli.Parser(
         prog=PROG, description="Print the most likely next words after the first words of a sentence."
     )
-    command.add_run(parser)
+    loading.add_run(parser)
     parser.add_argument(
         "prefix", nargs="*", metavar="WORD", help="the first words (default: none, the sentence begins)"
     )
@@ -33,10 +33,10 @@ def _parser() -> cli.Parser:
 
 
 def _predict(arguments: argparse.Namespace) -> int:
-    model = command.load(arguments)
+    model = loading.load_from_flags(arguments)
     prefix = " ".join(arguments.prefix)
     predictions = model.predict(prefix, arguments.k)
-    command.tell_unknown(PROG, model, prefix)
+    loading.tell_unknown(PROG, model, prefix)
     for word, probability in predictions:
         print(f"{probability:.6f}\t{streams.escape_for(word)}")
     return 0

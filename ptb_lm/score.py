@@ -10,7 +10,7 @@ from pathlib import Path
 from ptb_lm.common import cli, streams
 from ptb_lm.common.errors import LineError, UserError
 from ptb_lm.data import text_file
-from ptb_lm.inference import command
+from ptb_lm.inference import loading
 from ptb_lm.training import run_flags
 
 PROG = cli.command_name("score")
@@ -34,7 +34,7 @@ def _parser() -> cli.Parser:
         description="Print the log-probability of each sentence, one per line. It covers the words and the "
         "<eos> at the end, and the model starts after an <eos>. The text's perplexity goes to stderr.",
     )
-    command.add_run(parser)
+    loading.add_run(parser)
     add = parser.add_argument
     add("file", type=Path, nargs="?", default=Path("-"), metavar="FILE", help="default: - (standard input)")
     run_flags.add_column(parser)
@@ -96,7 +96,7 @@ def _print_scores(arguments: argparse.Namespace, weights: Mapping[str, float]) -
     from ptb_lm.inference.reader import CHUNK_SENTENCES
     from ptb_lm.inference.scoring import Unit, write_scores
 
-    model, lines = command.load(arguments), text_file.lines(arguments.file, arguments.text_column)
+    model, lines = loading.load_from_flags(arguments), text_file.lines(arguments.file, arguments.text_column)
     unit: Unit = "bits" if arguments.bits else "nats"
     as_json = arguments.format == "jsonl"
     if arguments.n_best:

@@ -3,15 +3,18 @@
 import argparse
 import shlex
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from ptb_lm.common import cli, flags
-from ptb_lm.model import frameworks, listings
+from ptb_lm.model import frameworks
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import MAX_SEED
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
+from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.training import run_flags
 
 PROG = cli.command_name("train")
@@ -36,9 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _train(argv: list[str], command_start: float) -> int:
     arguments = _parser().parse_args(argv)
     # These imports take long, so they wait until the flags are known to be right.
-    from ptb_lm.training import processes, run_paths
+    from ptb_lm.training import processes, run_folders
 
-    run_paths.refuse_demo(arguments.resume)
+    run_folders.refuse_demo(arguments.resume)
     should_start = processes.should_start(arguments)
     if arguments.seeds is not None or arguments.jobs is not None:
         from ptb_lm.training import seeds
@@ -67,10 +70,10 @@ def _described_parser() -> cli.Parser:
     parser.add_argument(
         "--help-presets",
         action=show,
-        text=listings.list_presets,
+        text=_list_presets,
         help="show the hyper-parameters of each preset",
     )
-    parser.add_argument("--help-models", action=show, text=listings.list_models, help="describe each model")
+    parser.add_argument("--help-models", action=show, text=_list_models, help="describe each model")
     # No defaults here: a resumed run must know which flags were given.
     _add_data(parser.add_argument_group("data"))
     _add_model(parser.add_argument_group("model (a flag replaces the preset's value)"))
@@ -95,8 +98,8 @@ def _add_data(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_model(group: argparse._ArgumentGroup) -> None:
-    _add_choice(group, "--config", PRESETS, f"the preset: {listings.one_of(PRESETS, 'small')}")
-    _add_choice(group, "--cell", CELLS, f"the recurrent cell: {listings.one_of(CELLS, LSTM)}")
+    _add_choice(group, "--config", PRESETS, f"the preset: {_one_of(PRESETS, 'small')}")
+    _add_choice(group, "--cell", CELLS, f"the recurrent cell: {_one_of(CELLS, LSTM)}")
     for each in HYPERPARAMETERS:
         if each.name in MODEL_FLAGS:
             group.add_argument(each.flag, help=each.help, **each.argument)
@@ -158,18 +161,16 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_speed(group: argparse._ArgumentGroup) -> None:
-    names, models, executions = tuple(frameworks.FRAMEWORKS), frameworks.MODELS, frameworks.EXECUTIONS
-    _add_choice(group, "--framework", names, listings.one_of(names, "torch"))
+    names, models, executions = tuple(FRAMEWORKS), frameworks.MODELS, frameworks.EXECUTIONS
+    _add_choice(group, "--framework", names, _one_of(names, "torch"))
     group.add_argument(
         "--model",
         choices=models,
         type=_model,
         metavar="NAME",
-        help=f"the implementation: {listings.one_of(models, 'cudnn')}",
+        help=f"the implementation: {_one_of(models, 'cudnn')}",
     )
-    _add_choice(
-        group, "--execution", executions, f"{listings.one_of(executions, '')} (defaults: see --help-models)"
-    )
+    _add_choice(group, "--execution", executions, f"{_one_of(executions, '')} (defaults: see --help-models)")
     _add_choice(
         group,
         "--unroll",
@@ -182,7 +183,7 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
         group,
         "--precision",
         precisions,
-        f"{listings.one_of(precisions, 'fp32')}; auto: bf16 if the device can",
+        f"{_one_of(precisions, 'fp32')}; auto: bf16 if the device can",
     )
     group.add_argument(
         "--devices",
@@ -208,6 +209,59 @@ def _model(name: str) -> str:
 
 def _add_choice(group: argparse._ArgumentGroup, flag: str, choices: Iterable[str], text: str) -> None:
     group.add_argument(flag, choices=tuple(choices), metavar="NAME", help=text)
+
+
+def _list_presets() -> str:
+    """Return each preset's hyper-parameters: by the default recipe, and by the tutorial's if different."""
+    rows = [("", *PRESETS)]
+    for each in HYPERPARAMETERS:
+        if each.name != "cell":  # all presets have the same
+            rows.append((each.flag, *(_by_both_recipes(preset, each.name) for preset in PRESETS)))
+    about = (
+        "The hyper-parameters of each --config. Values [in brackets] are of --recipe tutorial, if different."
+    )
+    meanings = ((each.flag, each.help) for each in HYPERPARAMETERS if each.name != "cell")
+    return f"{about}\n\n{_align(rows)}\n\n{_list('What they are:', meanings, 22)}"
+
+
+def _list_models() -> str:
+    """Return what the models of each framework are, and the cells."""
+    parts = [_list(f"--framework {name} --model", row.models.items()) for name, row in FRAMEWORKS.items()]
+    parts.append(_list("--cell", ((name, row.about) for name, row in CELLS.items())))
+    parts.append(
+        _list("--execution, the default first", ((n, ", ".join(r.executions)) for n, r in FRAMEWORKS.items()))
+    )
+    return "\n\n".join(parts)
+
+
+def _one_of(names: Iterable[str], default: str) -> str:
+    """Return names as in a sentence, with a note at the default: `lstm (default), gru or elman`."""
+    *others, last = (f"{name} (default)" if name == default else name for name in names)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _by_both_recipes(preset: str, field: str) -> str:
+    default, tutorial = (_format(getattr(RECIPES[name][preset], field)) for name in ("default", "tutorial"))
+    return default if default == tutorial else f"{default} [{tutorial}]"
+
+
+def _format(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return ("no", "yes")[value] if isinstance(value, bool) else f"{value:.4g}"
+
+
+def _align(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _list(title: str, rows: Iterable[tuple[str, str]], width: int = 17) -> str:
+    lines = (
+        textwrap.fill(f"{name:<{width}}{text}", 100, initial_indent="  ", subsequent_indent=" " * (2 + width))
+        for name, text in rows
+    )
+    return "\n".join([title, *lines])
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from ptb_lm.common.signals import StopRequest
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL
-from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks, SeveralDevices
+from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 
 WORDS, BATCH, STEPS, WINDOWS = 23, 8, 3, 6
 
@@ -238,7 +238,7 @@ def lose_last_rank(_: dict[str, Any], ranks: Any) -> str:
 def _main(how: str) -> None:
     cases = json.loads(sys.stdin.read())
     if how == "devices":
-        print(json.dumps([_find_function(case)(case, SeveralDevices(2)) for case in cases]))
+        print(json.dumps([_find_function(case)(case, Ranks(2)) for case in cases]))
         return
     choice = Choice.create(framework=how)
     found: list[Any] = []

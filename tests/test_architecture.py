@@ -40,7 +40,7 @@ FRAMEWORK_MODULES = {
         "ptb_lm.inference.adaptation.dynamic_evaluation",
         "ptb_lm.inference.importing.tensor_files",  # torch's own reader of its files
         "ptb_lm.inference.adaptation.segment_model",
-        "ptb_lm.inference.export.torch_module",
+        "ptb_lm.inference.torch_module",
     ),
     "tensorflow": (
         "ptb_lm.tf_backend",

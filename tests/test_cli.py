@@ -16,7 +16,7 @@ from support import ROOT
 
 import ptb_lm
 from ptb_lm import __main__ as commands
-from ptb_lm.common import cli, host, memory, program
+from ptb_lm.common import cli, host, program
 from ptb_lm.common.errors import DivergenceError, UserError
 
 
@@ -54,7 +54,7 @@ def interrupt() -> int:
         (
             not_enough_memory,
             2,
-            f"there is not enough memory ({memory.describe_need(2**59, 'the last allocation was')})",
+            f"there is not enough memory ({host.describe_memory_need(2**59, 'the last allocation was')})",
         ),
         (interrupt, 130, "interrupted"),
     ],

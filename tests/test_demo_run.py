@@ -13,7 +13,7 @@ from ptb_lm import compare, evaluate, export, generate, neighbours, predict, sco
 from ptb_lm.data.synthetic import newswire
 from ptb_lm.training import run_flags
 from ptb_lm.training.run_directory import RunDirectory
-from ptb_lm.training.run_paths import DEMO
+from ptb_lm.training.run_folders import DEMO
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 import runs
 
 from ptb_lm import evaluate, train
-from ptb_lm.common import memory, streams
+from ptb_lm.common import host, streams
 from ptb_lm.common.errors import DivergenceError, OutOfMemoryError, UserError
 from ptb_lm.data import synthetic, text, text_file
 from ptb_lm.data.vocabulary import Vocabulary
@@ -40,7 +40,7 @@ def test_a_learning_rate_beyond_a_float_is_refused() -> None:
     [{"num_layers": 1000, "hidden_size": 60_000}, {"hidden_size": 2**31 - 1}],
 )
 def test_a_model_beyond_the_memory_is_refused_before_anything_is_built(sizes: dict[str, int]) -> None:
-    there_is = f"and there are {memory.format_size(memory.limit())}"
+    there_is = f"and there are {host.format_size(host.memory_limit())}"
     with pytest.raises(OutOfMemoryError, match=rf"weights alone need \d.*iB, {there_is}\)"):
         parameters.check_fits(SMALL.replace(**sizes), 10_000)
 
@@ -52,9 +52,9 @@ def test_the_counted_parameters_are_those_that_are_built(
 ) -> None:
     config = SMALL.replace(num_layers=layers, hidden_size=300, tie_weights=tied)
     needed = 4 * parameters.count_scalars(parameters.draw_initial(config, 99, seed=1))
-    monkeypatch.setattr(memory, "limit", lambda: needed)
+    monkeypatch.setattr(host, "memory_limit", lambda: needed)
     parameters.check_fits(config, 99)
-    monkeypatch.setattr(memory, "limit", lambda: needed - 1)
+    monkeypatch.setattr(host, "memory_limit", lambda: needed - 1)
     with pytest.raises(OutOfMemoryError):
         parameters.check_fits(config, 99)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ptb_lm.common import memory
+from ptb_lm.common import host
 from ptb_lm.common.errors import OutOfMemoryError
 
 
@@ -24,29 +24,29 @@ from ptb_lm.common.errors import OutOfMemoryError
     ],
 )
 def test_a_size_is_shown_in_a_readable_unit(size: float, text: str) -> None:
-    assert memory.format_size(size) == text
+    assert host.format_size(size) == text
 
 
 def test_the_machine_has_some_memory() -> None:
-    assert 2**27 < memory.limit() < 2**60
+    assert 2**27 < host.memory_limit() < 2**60
 
 
 def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "memory.max").write_text(f"{2**26}\n")
     (tmp_path / "unlimited").write_text("max\n")
     files = [str(tmp_path / name) for name in ("memory.max", "unlimited", "missing")]
-    monkeypatch.setattr(memory, "_CONTAINER_LIMITS", files)
-    assert memory.limit() == memory.container_limit() == 2**26
+    monkeypatch.setattr(host, "_CONTAINER_LIMITS", files)
+    assert host.memory_limit() == host.container_memory_limit() == 2**26
 
 
 def test_numpy_and_torch_say_how_much_was_asked_for() -> None:
-    has = f"and there are {memory.format_size(memory.limit())}"
+    has = f"and there are {host.format_size(host.memory_limit())}"
     with pytest.raises(MemoryError) as numpy_error:
         np.empty(2**56, np.uint8)
-    assert memory.describe_failure(numpy_error.value) == f"the last allocation was 64.0 PiB, {has}"
+    assert host.describe_failed_allocation(numpy_error.value) == f"the last allocation was 64.0 PiB, {has}"
     with pytest.raises(RuntimeError) as torch_error:
         torch.empty(2**56, dtype=torch.uint8)
-    assert memory.describe_failure(torch_error.value) == f"the last allocation was 64.0 PiB, {has}"
+    assert host.describe_failed_allocation(torch_error.value) == f"the last allocation was 64.0 PiB, {has}"
 
 
 def test_the_size_of_a_gpu_is_the_one_that_cuda_names() -> None:
@@ -55,11 +55,13 @@ def test_the_size_of_a_gpu_is_the_one_that_cuda_names() -> None:
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which "
         "1.00 GiB is free. Of the allocated memory 70.00 GiB is allocated by PyTorch"
     )
-    assert memory.describe_failure(error) == "the last allocation was 2.0 GiB, and the GPU has 79.10 GiB"
+    assert (
+        host.describe_failed_allocation(error) == "the last allocation was 2.0 GiB, and the GPU has 79.10 GiB"
+    )
 
 
 def test_without_numbers_the_sentence_has_none() -> None:
-    assert memory.describe_failure(MemoryError()) == ""
+    assert host.describe_failed_allocation(MemoryError()) == ""
     assert "(" not in str(OutOfMemoryError())
     assert "of this size (all of it); fewer" in str(OutOfMemoryError("all of it"))
 

@@ -18,7 +18,7 @@ from support import installed
 from ptb_lm import train
 from ptb_lm.common.files import lock
 from ptb_lm.data.vocabulary import Vocabulary
-from ptb_lm.training import launch, run_flags, run_paths
+from ptb_lm.training import launch, run_flags, run_folders
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -269,7 +269,7 @@ def test_runs_that_start_together_get_folders_of_their_own(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both choose before either has made it; the clock stands still."""
-    monkeypatch.setattr(run_paths, "home", lambda: tmp_path)
+    monkeypatch.setattr(run_folders, "home", lambda: tmp_path)
     monkeypatch.setattr(launch.time, "strftime", lambda *_: "now")
     flags = ["--data", str(data), *runs.FLAGS, "--epochs", "1"]
     build, inner = launch.backend.build, []

@@ -7,7 +7,7 @@ C = classes, U = labels a sequence, S = 2U + 1 = those labels with a blank befor
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,18 +131,14 @@ def ctc(log_p_TC: Array, labels_U: NDArray[np.integer]) -> tuple[float, Array]:
     return -float(log_likelihood), np.exp(log_p_TC) - posterior_TS @ emits_SC.astype(log_p_TC.dtype)
 
 
-class AdamState(NamedTuple):
-    """Adam's state: the number of steps, and by parameter the first and second moment estimates."""
-
-    steps: int
-    m: dict[str, Array]
-    v: dict[str, Array]
+# The number of steps, and by parameter the first and second moment estimates.
+AdamState = tuple[int, dict[str, Array], dict[str, Array]]
 
 
 def adam_start(weights: Mapping[str, Array]) -> AdamState:
     """Return Adam's state before the first step."""
     m, v = ({name: np.zeros_like(w) for name, w in weights.items()} for _ in range(2))
-    return AdamState(0, m, v)
+    return 0, m, v
 
 
 def adam(
@@ -170,18 +166,19 @@ def adam(
         epsilon: Small number that keeps the division from zero.
     """
     beta1, beta2 = betas
-    steps = state.steps + 1
+    steps, m_before, v_before = state
+    steps += 1
     new_weights: dict[str, Array] = {}
     m: dict[str, Array] = {}
     v: dict[str, Array] = {}
     for name, w in weights.items():
         g = gradients[name] if clip_value is None else np.clip(gradients[name], -clip_value, clip_value)
-        m[name] = beta1 * state.m[name] + (1 - beta1) * g
-        v[name] = beta2 * state.v[name] + (1 - beta2) * g**2
+        m[name] = beta1 * m_before[name] + (1 - beta1) * g
+        v[name] = beta2 * v_before[name] + (1 - beta2) * g**2
         m_hat = m[name] / (1 - beta1**steps)
         v_hat = v[name] / (1 - beta2**steps)
         new_weights[name] = w - learning_rate * m_hat / (np.sqrt(v_hat) + epsilon)
-    return new_weights, AdamState(steps, m, v)
+    return new_weights, (steps, m, v)
 
 
 def _fill_lengths(x_BTI: Array, lengths_B: NDArray[np.integer] | None) -> NDArray[np.integer]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from ptb_lm.common import files, flags, memory, signals, streams
+from ptb_lm.common import files, flags, signals, streams
 from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
 from ptb_lm.common.program import command_name as command_name
 
@@ -209,7 +209,9 @@ def run(name: str, body: Callable[[], int]) -> int:
         what = IN_THE_WAY if error.errno == errno.EEXIST else error.strerror
         return _fail(name, f"{where}{what}{hint}", status)
     except MemoryError as error:
-        numbers = memory.describe_failure(error)
+        from ptb_lm.common import host  # what it imports takes longer than --help should
+
+        numbers = host.describe_failed_allocation(error)
         return _fail(name, f"there is not enough memory{numbers and f' ({numbers})'}", EXIT_USAGE)
     except signals.Stopped as stopped:
         return _fail(name, str(stopped), stopped.exit_status)

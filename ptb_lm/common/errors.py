@@ -22,7 +22,7 @@ class OutOfMemoryError(UserError):
     """There is not enough memory, of the host or of a device.
 
     Args:
-        numbers: A clause: how much is needed and how much there is (ptb_lm.common.memory); "" if unknown.
+        numbers: A clause: how much is needed and how much there is (ptb_lm.common.host); "" if unknown.
     """
 
     def __init__(self, numbers: str = "") -> None:

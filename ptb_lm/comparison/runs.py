@@ -16,7 +16,7 @@ from ptb_lm.common import streams
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import PENN_TREEBANK_SHA256
 from ptb_lm.data.preparation import PTB, is_path
-from ptb_lm.training import run_paths
+from ptb_lm.training import run_folders
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import NoEpochError
 
@@ -92,7 +92,7 @@ def read_run(folder: Path) -> Run:
     Raises:
         UserError: A file is missing or broken, or no epoch has ended.
     """
-    files = run_paths.find(folder)
+    files = run_folders.find(folder)
     config = files.read_config()
     if config.imported:
         raise NoEpochError(f"{folder} was imported and has no epochs (evaluate tells its perplexity)")

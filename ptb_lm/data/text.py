@@ -88,24 +88,14 @@ def encode(text: Path | Part, vocabulary: Vocabulary) -> tuple[Ids, NDArray[np.b
         UserError: The file is missing, empty, binary or not UTF-8, or has a word that the vocabulary lacks
             while it lacks `<unk>` too.
     """
-    ids = _encode_chunks(_part(text), _KnownWords(vocabulary))
-    is_unknown = ids == len(vocabulary)
-    if vocabulary.unknown is not None:
-        ids[is_unknown] = vocabulary.unknown
+    if vocabulary.unknown is None:
+        ids = _encode_chunks(_part(text), vocabulary.ids)
+        return ids, np.zeros(len(ids), np.bool_)
+    beyond = len(vocabulary)  # stands for all other words
+    ids = _encode_chunks(_part(text), defaultdict(lambda: beyond, vocabulary.ids))
+    is_unknown = ids == beyond
+    ids[is_unknown] = vocabulary.unknown
     return ids, is_unknown
-
-
-class _KnownWords(dict[str, int]):
-    """The vocabulary's ids, and the id after them for all other words; these need an `<unk>`."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        super().__init__(vocabulary.ids)
-        self.vocabulary = vocabulary
-
-    def __missing__(self, word: str) -> int:
-        if self.vocabulary.unknown is None:
-            raise KeyError(word)
-        return len(self.vocabulary)
 
 
 def _part(text: Path | Part) -> Part:

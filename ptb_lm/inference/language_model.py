@@ -26,7 +26,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 
 if TYPE_CHECKING:
-    from ptb_lm.inference.export.torch_module import PlainLanguageModel
+    from ptb_lm.inference.torch_module import PlainLanguageModel
 
 PREDICTIONS = 5  # words of `predict`, unless `k` is given
 LONGEST_SENTENCE = 10_000  # words of `generate`: the likeliest words may go in a circle that has no <eos>
@@ -265,7 +265,7 @@ class LanguageModel:
         Raises:
             UserError: The cell is not torch.nn.LSTM's.
         """
-        from ptb_lm.inference.export.torch_module import to_torch
+        from ptb_lm.inference.torch_module import to_torch
 
         return to_torch(self.config, self.backend.export_weights())
 

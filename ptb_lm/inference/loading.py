@@ -1,10 +1,15 @@
-"""Load a trained model from a run: ptb_lm.load(RUN)."""
+"""Load a trained model from a run: ptb_lm.load(RUN), and the flags of the commands that use one."""
 
+import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ptb_lm.inference.language_model import LanguageModel
+from ptb_lm.common import cli, streams
+from ptb_lm.model import frameworks
 from ptb_lm.model.choice import Choice
-from ptb_lm.training import run_paths
+
+if TYPE_CHECKING:
+    from ptb_lm.inference.language_model import LanguageModel
 
 
 def load(
@@ -14,7 +19,7 @@ def load(
     model: str | None = None,
     device: str | None = None,
     precision: str | None = None,
-) -> LanguageModel:
+) -> "LanguageModel":
     """Load a trained run, to score, predict, continue and compare text with it.
 
     For example, with the small run that the package holds:
@@ -45,7 +50,11 @@ def load(
     Raises:
         UserError: It is not a run directory, has no weights, or cannot be computed so here.
     """
-    config, vocabulary, weights = run_paths.find(run).read_model()
+    # What these import takes longer than --help of a command should.
+    from ptb_lm.inference.language_model import LanguageModel
+    from ptb_lm.training import run_folders
+
+    config, vocabulary, weights = run_folders.find(run).read_model()
     choice = Choice.create(
         framework=framework or config.choice.framework,
         model=model or config.choice.model,
@@ -55,3 +64,44 @@ def load(
     )
     choice.check_cell(config.hyperparameters.cell, has_weights=True)
     return LanguageModel(config.hyperparameters, weights, choice, vocabulary, config.treatment, run)
+
+
+def add_run(parser: cli.Parser) -> None:
+    """Add the run directory, and how it is computed."""
+    parser.add_argument(
+        "run", type=Path, metavar="RUN", help="a run directory, or demo: the small run that the package holds"
+    )
+    how = parser.add_argument_group("how it is computed")
+    how.add_argument(
+        "--framework", choices=tuple(frameworks.FRAMEWORKS), help="default: as the run was trained"
+    )
+    how.add_argument("--model", choices=frameworks.MODELS, help="default: as the run was trained")
+    how.add_argument("--device", choices=frameworks.DEVICES, help="default: as the run was trained")
+    how.add_argument(
+        "--precision",
+        choices=(frameworks.AUTO, *frameworks.PRECISIONS),
+        help="default: fp32, the type of the stored weights; auto: bf16 if the device multiplies in it",
+    )
+
+
+def load_from_flags(arguments: argparse.Namespace) -> "LanguageModel":
+    """Return the model that a command's flags name.
+
+    Raises:
+        UserError: As `load` does.
+    """
+    return load(
+        arguments.run,
+        framework=arguments.framework,
+        model=arguments.model,
+        device=arguments.device,
+        precision=arguments.precision,
+    )
+
+
+def tell_unknown(prog: str, model: "LanguageModel", text: str) -> None:
+    """Say on stderr which words at the beginning of a text are read as `<unk>`."""
+    words = model.treatment.prefix_tokens(text)
+    unknown = dict.fromkeys(word for word in words if word not in model.vocabulary.ids)
+    if unknown and model.vocabulary.unknown is not None:
+        streams.tell(f"{prog}: not in the vocabulary, and read as <unk>: {', '.join(unknown)}")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ptb_lm.common import memory
+from ptb_lm.common import host
 from ptb_lm.common.errors import OutOfMemoryError, UserError
 from ptb_lm.model import cells
 from ptb_lm.model.cells.cell import Cell
@@ -91,8 +91,8 @@ def check_fits(config: Config, vocabulary_size: int) -> None:
         OutOfMemoryError: They do not.
     """
     size = 4 * sum(map(math.prod, shapes(config, vocabulary_size).values()))
-    if size > memory.limit():
-        raise OutOfMemoryError(memory.describe_need(size, "the weights alone need"))
+    if size > host.memory_limit():
+        raise OutOfMemoryError(host.describe_memory_need(size, "the weights alone need"))
 
 
 def draw_initial(config: Config, vocabulary_size: int, *, seed: int) -> Weights:

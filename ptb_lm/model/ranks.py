@@ -4,6 +4,8 @@ Each rank trains on its share of the batch's rows. What the ranks must agree on 
 in the run directory) goes through these methods, which every rank calls at the same place of its program.
 """
 
+import json
+import os
 import socket
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -27,9 +29,11 @@ RANK_TIMEOUT = "PTB_LM_RANK_TIMEOUT"  # while a process imports, reads, compiles
 DEFAULT_TIMEOUTS = {STEP_TIMEOUT: 45.0, RANK_TIMEOUT: 300.0}
 MAX_TIMEOUT = 1e6  # timeouts of torch overflow with many more
 
+TRAINING_JOBS = ("chief", "worker")  # of TensorFlow's processes; the others serve or watch
+
 
 class Ranks:
-    """One process alone; a framework's own class connects it to others.
+    """One process alone, on one device or several; a framework's own class connects it to others.
 
     Attributes:
         rank: The number of this process, counted from 0. The first one writes the files and speaks.
@@ -40,8 +44,9 @@ class Ranks:
 
     rank = 0
     size = 1
-    devices = 1
-    reduce_precision = "fp32"
+
+    def __init__(self, devices: int = 1, *, reduce_precision: str = "fp32") -> None:
+        self.devices, self.reduce_precision = devices, reduce_precision
 
     @property
     def is_first(self) -> bool:
@@ -192,18 +197,6 @@ def check_divisible(rows: int, among: int, *, what: str = "processes") -> None:
 SINGLE_PROCESS = Ranks()
 
 
-class SeveralDevices(Ranks):
-    """One process that trains on several devices.
-
-    Args:
-        devices: The number of devices.
-        reduce_precision: See Ranks.
-    """
-
-    def __init__(self, devices: int, *, reduce_precision: str = "fp32") -> None:
-        self.devices, self.reduce_precision = devices, reduce_precision
-
-
 def timeout(variable: str) -> timedelta:
     """Return how long to wait for a silent process, as the environment says or by default.
 
@@ -215,3 +208,42 @@ def timeout(variable: str) -> timedelta:
     """
     seconds = cli.from_environment(variable, cli.positive_number, DEFAULT_TIMEOUTS[variable])
     return timedelta(seconds=min(seconds, MAX_TIMEOUT))
+
+
+def tf_config() -> tuple[int, str]:
+    """Read TF_CONFIG, which tells a process of TensorFlow the addresses of all, and its own place.
+
+    Returns:
+        (processes, job): the number of processes that train together, 0 if it lists none; and the job of this
+        process, one of TRAINING_JOBS or another, "" if it does not say.
+
+    Raises:
+        UserError: It is malformed.
+    """
+    try:
+        whole = json.loads(os.environ.get("TF_CONFIG") or "{}")
+        cluster, task = _part(whole, "cluster", dict), _part(whole, "task", dict)
+        job, index = task.get("type"), int(task["index"]) if "type" in task else 0
+        processes = sum(len(_part(cluster, job, list)) for job in TRAINING_JOBS)
+        if processes and job in TRAINING_JOBS and not 0 <= index < len(_part(cluster, job, list)):
+            raise UserError(f"TF_CONFIG lists no {job} of the index {index}")
+    except (ValueError, TypeError, AttributeError, KeyError):
+        raise UserError(
+            'TF_CONFIG is malformed; it should look like {"cluster": {"worker": ["HOST:PORT", ...]}, "task": '
+            '{"type": "worker", "index": 0}}'
+        ) from None
+    return processes, str(task.get("type", ""))
+
+
+def _part(whole: dict[str, Any], name: str, kind: type[Any]) -> Any:
+    """Return a part of an object of JSON, empty if it is missing or null.
+
+    Raises:
+        AttributeError, TypeError: The object or its part is of another kind.
+    """
+    part = whole.get(name)
+    if part is None:
+        return kind()
+    if not isinstance(part, kind):
+        raise TypeError(name)
+    return part

@@ -8,7 +8,7 @@ Shapes: B = batch, T = time steps, I = input width, H = hidden units, L = layers
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +20,9 @@ from ptb_lm.model.cells.cell import Array, Cell, LayerState
 StackState = Sequence[LayerState]
 
 
-class _Piece(NamedTuple):
-    """The tape of some rows of the batch, cut to the steps that they have in common."""
-
-    rows: slice
-    steps: int
-    masks: Sequence[Array | float]
-    tapes: list[list[Any]]  # one for each layer or direction, in the state's order
-
-
-Tape = list[_Piece]
+# A part for some rows of the batch: the rows, the steps that they have in common, their masks, and a tape for
+# each layer or direction, in the state's order.
+Tape = list[tuple[slice, int, Sequence[Array | float], list[list[Any]]]]
 
 
 def stack_zero_state(weights: Mapping[str, Array], batch: int) -> StackState:
@@ -75,14 +68,14 @@ def stack_forward(
     else:
         raise ValueError(f"lengths must be 1 to {steps}, not {lengths_B}")
     layers = _layers(weights)
-    outputs, states, tape = [], [], []
+    outputs, states, tape = [], [], Tape()
     for rows, length in cuts:
         kept = [1.0] * (len(layers) + 1) if masks is None else [mask[:length, rows] for mask in masks]
         output_TBK, after, tapes = _piece_forward(weights, x_TBI[:length, rows], _rows(state, rows), kept)
         padding = ((0, steps - length), (0, 0), (0, 0))
         outputs.append(np.pad(output_TBK, padding))
         states.append(after)
-        tape.append(_Piece(rows, length, kept, tapes))
+        tape.append((rows, length, kept, tapes))
     return np.concatenate(outputs, axis=1), _join(states), tape
 
 
@@ -106,15 +99,11 @@ def stack_backward(
     prefix = parameters.cell_of(weights).name + "."
     gradients = {name: np.zeros_like(array) for name, array in weights.items() if name.startswith(prefix)}
     d_inputs, d_states = [], []
-    for piece in tape:
+    for rows, length, masks, tapes in tape:
         d_x_TBI, d_before = _piece_backward(
-            weights,
-            piece,
-            d_output_TBK[: piece.steps, piece.rows],
-            _rows(d_state, piece.rows),
-            gradients,
+            weights, masks, tapes, d_output_TBK[:length, rows], _rows(d_state, rows), gradients
         )
-        d_inputs.append(np.pad(d_x_TBI, ((0, steps - piece.steps), (0, 0), (0, 0))))
+        d_inputs.append(np.pad(d_x_TBI, ((0, steps - length), (0, 0), (0, 0))))
         d_states.append(d_before)
     return np.concatenate(d_inputs, axis=1), gradients, _join(d_states)
 
@@ -177,7 +166,8 @@ def _piece_forward(
 
 def _piece_backward(
     weights: Mapping[str, Array],
-    piece: _Piece,
+    masks: Sequence[Array | float],
+    tapes: list[list[Any]],
     d_output_TBK: Array,
     d_state: StackState,
     gradients: dict[str, Array],
@@ -187,14 +177,14 @@ def _piece_backward(
     d_before = list(d_state)
     for layer in reversed(range(len(layers))):
         prefixes = layers[layer]
-        d_outputs = np.split(d_output_TBK * piece.masks[layer + 1], len(prefixes), axis=-1)
+        d_outputs = np.split(d_output_TBK * masks[layer + 1], len(prefixes), axis=-1)
         d_inputs = []
         for direction, (prefix, d_h_TBH) in enumerate(zip(prefixes, d_outputs, strict=True)):
             index = layer * len(prefixes) + direction
             d_x_TBI, d_before[index], d_weights = _layer_backward(
                 cell,
                 _layer_weights(weights, prefix),
-                piece.tapes[index],
+                tapes[index],
                 _in_reading_order(d_h_TBH, direction),
                 d_state[index],
             )
@@ -202,7 +192,7 @@ def _piece_backward(
             for name, d_weight in d_weights.items():
                 gradients[prefix + name] += d_weight
         d_output_TBK = np.add.reduce(d_inputs)
-    return d_output_TBK * piece.masks[0], d_before
+    return d_output_TBK * masks[0], d_before
 
 
 def _layer_forward(

@@ -18,8 +18,7 @@ from typing_extensions import override
 
 from ptb_lm.common import signals
 from ptb_lm.common.errors import LostRankError, UserError
-from ptb_lm.model.ranks import RANK_TIMEOUT, SeveralRanks, timeout
-from ptb_lm.model.tf_config import TRAINING_JOBS, tf_config
+from ptb_lm.model.ranks import RANK_TIMEOUT, TRAINING_JOBS, SeveralRanks, tf_config, timeout
 
 T = TypeVar("T")
 
@@ -42,8 +41,8 @@ def join(*, device: str, reduce_precision: str) -> "TensorFlowRanks":
     Raises:
         UserError: Some did not come; or this process has several GPUs, or is to round gradients.
     """
-    config = tf_config()
-    if not config.processes or config.job not in TRAINING_JOBS:
+    processes, job = tf_config()
+    if not processes or job not in TRAINING_JOBS:
         raise UserError(
             "TF_CONFIG must name this process as a worker or the chief; torchrun starts the processes of "
             "--framework torch"
@@ -59,9 +58,8 @@ def join(*, device: str, reduce_precision: str) -> "TensorFlowRanks":
     try:
         seconds = timeout(RANK_TIMEOUT).total_seconds()
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=seconds)
-        waits = f"this {config.job} waits for all {config.processes} processes that TF_CONFIG names"
-        alone = config.processes == 1
-        with contextlib.nullcontext() if alone else signals.handle_in_libraries(waits, deaf=True):
+        waits = f"this {job} waits for all {processes} processes that TF_CONFIG names"
+        with contextlib.nullcontext() if processes == 1 else signals.handle_in_libraries(waits, deaf=True):
             strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
         return TensorFlowRanks(strategy)
     except (*LOST, tf.errors.UnknownError, ValueError) as error:
@@ -87,6 +85,7 @@ class TensorFlowRanks(SeveralRanks):
     """
 
     def __init__(self, strategy: tf.distribute.MultiWorkerMirroredStrategy) -> None:
+        super().__init__()
         self.strategy = strategy
         resolver = strategy.cluster_resolver
         self._chiefs = len(resolver.cluster_spec().as_dict().get("chief", []))

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ptb_lm.common import memory, nvidia
+from ptb_lm.common import host, nvidia
 from ptb_lm.common.errors import OutOfMemoryError, UserError
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.choice import Choice
@@ -100,7 +100,7 @@ def enough_memory() -> Iterator[None]:
     try:
         yield
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
-        raise OutOfMemoryError(memory.describe_failure(error)) from None
+        raise OutOfMemoryError(host.describe_failed_allocation(error)) from None
 
 
 def apply_execution(

@@ -3,7 +3,7 @@
 Each cell has a file. All models of a cell compute the same function of the same canonical parameters, which
 ptb_lm.model.cells declares.
 
-Shapes: T = time steps, B = batch, P = steps of all samples, I = input width, H = hidden units.
+Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 """
 
 from abc import ABC, abstractmethod
@@ -101,19 +101,3 @@ class CanonicalLayer(Layer):
     @override
     def canonical(self) -> dict[str, Canonical]:
         return {name: Canonical(parameter) for name, parameter in self.named_parameters()}
-
-
-class PackedLayer(CanonicalLayer):
-    """A layer that reads packed sequences, too (ptb_lm.torch_backend.lstm_fused describes them)."""
-
-    @abstractmethod
-    def forward_packed(
-        self, x_PI: Tensor, state: LayerState, running: tuple[int, ...]
-    ) -> tuple[Tensor, LayerState]:
-        """Return the output [P, H] and each sample's state after its last step.
-
-        Args:
-            x_PI: The steps of all samples, one time step after the other.
-            state: State before the first step, with the samples in the same order.
-            running: Number of samples that have a step, for each of T.
-        """

@@ -31,14 +31,6 @@ class WindowGradients(NamedTuple):
     layers: Sequence[Tensor]  # gradients with respect to the layers' parameters
 
 
-class _Reduction(NamedTuple):
-    """A sum over the ranks that is under way."""
-
-    work: Any
-    wire: Tensor
-    gradient: Tensor
-
-
 class GradientExchange:
     """The sums of gradients over ranks.
 
@@ -57,7 +49,7 @@ class GradientExchange:
         self._ranks, self._vocabulary_size = ranks, vocabulary_size
         self._wire = torch.bfloat16 if ranks.reduce_precision == "bf16" else precision.master
         self._device, self._group = device, ranks.device_group(device)
-        self._under_way: list[_Reduction] = []
+        self._under_way: list[tuple[Any, Tensor, Tensor]] = []  # work, what is sent, the gradient
         self._waiting: list[Tensor] | None = []  # for the other ranks' first step; None after it
         self._buffers: dict[str, Tensor] = {}
 
@@ -74,7 +66,7 @@ class GradientExchange:
         if wire.dtype != self._wire:
             wire = self._buffer("softmax", wire.numel()).view(wire.shape).copy_(wire)
         work = self._sum(wire, wait=False)
-        self._under_way.append(_Reduction(work, wire, gradient))
+        self._under_way.append((work, wire, gradient))
 
     def wait_and_merge(self, window: WindowGradients) -> WindowGradients:
         """Wait for the sums that were started, and return the gradients of all ranks' windows together."""
@@ -88,12 +80,11 @@ class GradientExchange:
             ids = torch.arange(self._vocabulary_size, device=window.ids.device)
             d_embedded = self._sum_embedding_gradient(window)
         gradients = self._sum_in_one_piece(window.layers)
-        for reduction in self._under_way:
+        for work, wire, gradient in self._under_way:
             with self._ranks.collective(after_step=True):
-                reduction.work.wait()
-            if reduction.wire.dtype != reduction.gradient.dtype:
-                back = reduction.gradient if reduction.gradient.is_contiguous() else reduction.gradient.T
-                back.copy_(reduction.wire)
+                work.wait()
+            if wire.dtype != gradient.dtype:
+                (gradient if gradient.is_contiguous() else gradient.T).copy_(wire)
         self._under_way = []
         return WindowGradients(nll, ids, d_embedded, gradients)
 

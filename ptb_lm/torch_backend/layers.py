@@ -19,7 +19,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from typing_extensions import override
 
 from ptb_lm.model import cells
-from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState, PackedLayer
+from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState
+from ptb_lm.torch_backend.lstm_fused import BlockFusedLayer
 
 PREFIXES = ("", "reverse.")  # of each direction's canonical names
 
@@ -60,7 +61,7 @@ class Lengths:
         x_PI = x_TBI.flatten(0, 1).index_select(0, position_P)
         state = tuple(part_BH[packed.sorted_indices] for part_BH in state)
         last: LayerState
-        if isinstance(layer, PackedLayer):
+        if isinstance(layer, BlockFusedLayer):  # reads packed sequences
             output_PH, last = layer.forward_packed(x_PI, state, tuple(packed.batch_sizes.tolist()))
         else:
             output_PH, last = self._run_in_pieces(layer, x_PI, state)

@@ -10,7 +10,7 @@ Shapes: N = tokens of a window, H = hidden units, V = vocabulary, E = embedding 
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,11 +24,8 @@ from ptb_lm.torch_backend.precision import Masters, Precision
 Loss = Tensor
 
 
-class _Buffers(NamedTuple):
-    """The tensors in which a number of tokens is computed."""
-
-    inputs: Tensor  # [N, H + 1], in the compute precision
-    logits_NV: Tensor  # in the compute precision
+# The tensors in which a number of tokens is computed, in the compute precision: inputs [N, H + 1], logits_NV.
+Buffers = tuple[Tensor, Tensor]
 
 
 class SoftmaxLayer:
@@ -76,8 +73,8 @@ class SoftmaxLayer:
         self.masters = Masters([self._used], precision.master)
         self.weight = self.masters[self._used]
         self.gradient = torch.zeros_like(self._used)
-        self._buffers: dict[int, _Buffers] = {}
-        self._free: dict[int, list[_Buffers]] = {}  # by a GPU's stream, whose work is done in order
+        self._buffers: dict[int, Buffers] = {}
+        self._free: dict[int, list[Buffers]] = {}  # by a GPU's stream, whose work is done in order
 
     @property
     def kernel(self) -> Tensor:
@@ -100,16 +97,15 @@ class SoftmaxLayer:
 
     def losses(self, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
         """Return the negative log likelihood of each target [N], in nats."""
-        return self._losses(self._logits(hidden_NH), targets_N)
+        return self._losses(self._logits(hidden_NH)[1], targets_N)
 
     def losses_of_any_number(self, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
         """Return the same as `losses`, for a rare number of tokens, which gets no buffers of its own."""
         with self._borrow_buffers(len(hidden_NH)) as buffers:
-            return self._losses(self._logits(hidden_NH, buffers), targets_N)
+            return self._losses(self._logits(hidden_NH, buffers)[1], targets_N)
 
-    def _losses(self, buffers: _Buffers, targets_N: Tensor) -> Tensor:
+    def _losses(self, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
         """Return the negative log likelihoods [N] without gradients; the logits are used up."""
-        logits_NV = buffers.logits_NV
         if logits_NV.device.type != "cpu" or cpu.find_kernels(logits_NV) is not None:
             return self._cross_entropy(logits_NV, targets_N, gradient=False)
         # Not torch's log-softmax: on a CPU its sum over the words rounds away 1e-5 of a log-probability. The
@@ -122,7 +118,8 @@ class SoftmaxLayer:
     def log_probabilities(self, hidden_NH: Tensor) -> Tensor:
         """Return the log-probability of every word [N, V], in nats, in float64."""
         with self._borrow_buffers(len(hidden_NH)) as buffers:
-            return torch.log_softmax(self._logits(hidden_NH, buffers).logits_NV, 1, dtype=torch.float64)
+            _, logits_NV = self._logits(hidden_NH, buffers)
+            return torch.log_softmax(logits_NV, 1, dtype=torch.float64)
 
     def loss_and_gradients(
         self, hidden_NH: Tensor, targets_N: Tensor, scale: float, *, fraction: Tensor | None = None
@@ -146,11 +143,11 @@ class SoftmaxLayer:
         cpu.multiply_transposed(scaled, logits_NV, out=self.gradient)
         return nll_N, d_hidden_NH
 
-    def _logits(self, hidden_NH: Tensor, buffers: _Buffers | None = None) -> _Buffers:
-        buffers = buffers or self._reuse_buffers(len(hidden_NH))
-        buffers.inputs[:, : self.hidden_size] = hidden_NH
-        cpu.multiply(buffers.inputs, self._used, out=buffers.logits_NV)
-        return buffers
+    def _logits(self, hidden_NH: Tensor, buffers: Buffers | None = None) -> Buffers:
+        inputs, logits_NV = buffers or self._reuse_buffers(len(hidden_NH))
+        inputs[:, : self.hidden_size] = hidden_NH
+        cpu.multiply(inputs, self._used, out=logits_NV)
+        return inputs, logits_NV
 
     def _cross_entropy(self, logits_NV: Tensor, targets_N: Tensor, *, gradient: bool) -> Tensor:
         """Return the negative log likelihoods [N]; if `gradient`, replace the logits by their gradient."""
@@ -169,7 +166,7 @@ class SoftmaxLayer:
             logits_NV.scatter_(1, targets_N[:, None], at_targets_N[:, None])
         return nll_N
 
-    def _reuse_buffers(self, tokens: int) -> _Buffers:
+    def _reuse_buffers(self, tokens: int) -> Buffers:
         """Return the first rows of the smallest buffers that have enough; none is ever given up.
 
         Logits are the largest tensors of a step; fresh ones would be page-faulted in at every step. A CUDA
@@ -180,10 +177,10 @@ class SoftmaxLayer:
             self._buffers[tokens] = self._new_buffers(tokens)
             return self._buffers[tokens]
         inputs, logits_NV = self._buffers[min(fitting)]
-        return _Buffers(inputs[:tokens], logits_NV[:tokens])
+        return inputs[:tokens], logits_NV[:tokens]
 
     @contextlib.contextmanager
-    def _borrow_buffers(self, tokens: int) -> Iterator[_Buffers]:
+    def _borrow_buffers(self, tokens: int) -> Iterator[Buffers]:
         """Return a context with buffers that no other call has: new ones, or those of a call that ended."""
         device = self._used.device
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
@@ -192,22 +189,22 @@ class SoftmaxLayer:
             largest = free.pop()
         except IndexError:
             largest = self._new_buffers(0)
-        if len(largest.inputs) < tokens:
+        if len(largest[0]) < tokens:
             # Few sizes, and each after the one before is free: many that grow a little leave holes in memory.
             # A power of two, unless that is more than a call needs.
             most = max(tokens, max_tokens_per_call(self._used.shape[1], self.hidden_size))
             largest = self._new_buffers(0)
             largest = self._new_buffers(min(1 << (tokens - 1).bit_length(), most))
         try:
-            yield _Buffers(largest.inputs[:tokens], largest.logits_NV[:tokens])
+            yield largest[0][:tokens], largest[1][:tokens]
         finally:
             free.append(largest)
 
-    def _new_buffers(self, tokens: int) -> _Buffers:
+    def _new_buffers(self, tokens: int) -> Buffers:
         rows, width = self._used.shape
         inputs = self._used.new_zeros(tokens, rows)
         inputs[:, self.hidden_size] = 1
-        return _Buffers(inputs, self._used.new_empty(tokens, width))
+        return inputs, self._used.new_empty(tokens, width)
 
 
 def pack_loss(nll_N: Tensor, *measured: Tensor) -> Loss:

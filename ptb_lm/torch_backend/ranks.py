@@ -144,7 +144,8 @@ class TorchRanks(SeveralRanks):
     """
 
     def __init__(self, store: Any, rank: int, size: int, *, reduce_precision: str = "fp32") -> None:
-        self.rank, self.size, self.reduce_precision = rank, size, reduce_precision
+        super().__init__(reduce_precision=reduce_precision)
+        self.rank, self.size = rank, size
         self._store = PrefixStore("ptb_lm", store)
         self._in_step, self._elsewhere = timeout(STEP_TIMEOUT), timeout(RANK_TIMEOUT)
         self._steps = dist.new_group(timeout=self._in_step)  # the default group waits as elsewhere

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 
-from ptb_lm.common import memory
+from ptb_lm.common import host
 from ptb_lm.common.errors import OutOfMemoryError
 from ptb_lm.torch_backend import native
 
@@ -118,7 +118,7 @@ def enough_memory() -> Iterator[None]:
         failed = find_failed_allocation(error)
         if failed is None:
             raise
-        raise OutOfMemoryError(memory.describe_failure(failed)) from None
+        raise OutOfMemoryError(host.describe_failed_allocation(failed)) from None
 
 
 def find_failed_allocation(error: BaseException | None) -> BaseException | None:

@@ -16,7 +16,7 @@ from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import HYPERPARAMETERS
-from ptb_lm.training import run_data, run_paths, tensors
+from ptb_lm.training import run_data, run_folders, tensors
 from ptb_lm.training.run_config import InitFrom, RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import INIT_FROM_RATE
@@ -52,7 +52,7 @@ class Start:
         Raises:
             UserError: It is not a run directory, or has no weights.
         """
-        directory = run_paths.find(path)
+        directory = run_folders.find(path)
         model, digest = tensors.with_digest(directory.weights, directory.read_model)
         return cls(directory, *model, weights_sha256=digest)
 

@@ -20,13 +20,13 @@ from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.ranks import SINGLE_PROCESS, Facts, Ranks
-from ptb_lm.training import announcements, processes, run_data, run_paths
+from ptb_lm.training import announcements, processes, run_data, run_folders
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.progress_display import LOG_SECONDS
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import NEW_RUN_FLAGS, new_config, resumed_config, with_global_batch
-from ptb_lm.training.shared_directory import SharedRunDirectory
+from ptb_lm.training.run_folders import SharedRunDirectory
 from ptb_lm.training.trainer import Trainer
 
 # Settings that may differ between machines: the place of the text. The first process reads the first weights.
@@ -116,10 +116,10 @@ def parse_request(given: dict[str, Any], command: str, ranks: Ranks) -> TrainReq
         )
     start = ranks.run_on_first(lambda: Start.read(given["init_from"])) if "init_from" in given else None
     config = start.config(given) if start else new_config(given)
-    path = given.get("run_dir") or ranks.run_on_first(lambda: run_paths.default_path(config))
+    path = given.get("run_dir") or ranks.run_on_first(lambda: run_folders.default_path(config))
     if "run_dir" in given:
-        overwrite, init_from = bool(given.get("overwrite")), start.directory.path if start else None
-        ranks.run_on_first(lambda: run_paths.refuse_existing(path, overwrite=overwrite, init_from=init_from))
+        overwrite, source = bool(given.get("overwrite")), start.directory.path if start else None
+        ranks.run_on_first(lambda: run_folders.refuse_existing(path, overwrite=overwrite, init_from=source))
     return TrainRequest(
         command=command,
         given=given,
@@ -220,7 +220,7 @@ def run(
         # The seconds of this process: all but starting Python.
         result["command_seconds"] = time.perf_counter() - command_start
         if config.init_from:
-            result["init_from"] = config.init_from.to_json()
+            result["init_from"] = dataclasses.asdict(config.init_from)
         directory.write_result(result)
     announcements.report(result, directory)
     return 0
@@ -231,14 +231,14 @@ def create_run_dir(request: TrainRequest) -> RunDirectory:
     if request.found is not None or "run_dir" in request.given:
         return request.directory
     path = request.directory.path
-    return _run_directory(request.ranks.run_on_first(lambda: run_paths.create_folder(path)), request.ranks)
+    return _run_directory(request.ranks.run_on_first(lambda: run_folders.create_folder(path)), request.ranks)
 
 
 def _check_unchanged(request: TrainRequest, directory: RunDirectory) -> None:
     """Check that no other process has been at work in the folder since this one looked at it."""
     if request.found is None:
         path, overwrite = directory.path, bool(request.given.get("overwrite"))
-        request.ranks.run_on_first(lambda: run_paths.refuse_existing(path, overwrite=overwrite))
+        request.ranks.run_on_first(lambda: run_folders.refuse_existing(path, overwrite=overwrite))
     elif directory.read_config() != request.found:
         raise UserError(f"another process has changed {directory.config}; try again")
 

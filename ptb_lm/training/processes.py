@@ -12,16 +12,15 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ptb_lm.common import cli, signals, streams
 from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
 from ptb_lm.common.program import CONTINUATION, TYPED_COMMAND
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS, REDUCE_PRECISIONS
-from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks, SeveralDevices, check_divisible
-from ptb_lm.model.tf_config import tf_config
-from ptb_lm.training import run_paths
+from ptb_lm.model.ranks import Ranks, check_divisible, tf_config
+from ptb_lm.training import run_folders
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config, resumed_config
@@ -30,26 +29,18 @@ DEFAULT = next(iter(FRAMEWORKS))  # where no flag names a framework, and no run 
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by any launcher of torch
 
 
-class Launcher(NamedTuple):
-    """The launcher that started this process.
+def find_launcher() -> tuple[str, int]:
+    """Find the launcher of this process: torchrun or TF_CONFIG, whichever names more processes.
 
-    Attributes:
-        name: "TF_CONFIG", or "torchrun", also where another launcher sets the same variables.
-        size: Number of processes that it started; 1 if this one is alone.
-    """
-
-    name: str
-    size: int
-
-
-def find_launcher() -> Launcher:
-    """Return the launcher of this process: torchrun or TF_CONFIG, whichever names more processes.
+    Returns:
+        (name, size): "TF_CONFIG", or "torchrun", also where another launcher sets the same variables; and the
+        number of processes that it started, 1 if this one is alone.
 
     Raises:
         UserError: Their variables make no sense.
     """
-    processes, workers = _world_size(), tf_config().processes
-    return Launcher("TF_CONFIG", workers) if workers > processes else Launcher("torchrun", processes)
+    processes, (workers, _) = _world_size(), tf_config()
+    return ("TF_CONFIG", workers) if workers > processes else ("torchrun", processes)
 
 
 def _world_size() -> int:
@@ -153,11 +144,12 @@ def join(given: Mapping[str, Any]) -> Iterator[Ranks]:
             alone, and what is sent between devices is to be rounded.
         LostRankError: One of them ended.
     """
-    launcher, reduce_precision = find_launcher(), given.get("reduce_precision") or REDUCE_PRECISIONS[0]
-    if launcher.size == 1:
+    reduce_precision = given.get("reduce_precision") or REDUCE_PRECISIONS[0]
+    launcher, size = find_launcher()
+    if size == 1:
         devices = given.get("devices") or 1
         _check_reduce_precision(devices, reduce_precision)
-        yield SeveralDevices(devices, reduce_precision=reduce_precision) if devices > 1 else SINGLE_PROCESS
+        yield Ranks(devices, reduce_precision=reduce_precision)
         return
     choice = Choice.create(framework=_framework(given))
     if not choice.framework_row.join:
@@ -166,9 +158,9 @@ def join(given: Mapping[str, Any]) -> Iterator[Ranks]:
         device=given.get("device", "auto"), reduce_precision=reduce_precision
     )
     try:
-        if ranks.size != launcher.size:
+        if ranks.size != size:
             raise UserError(
-                f"{launcher.name} names {launcher.size} processes, but those of {choice.framework} are "
+                f"{launcher} names {size} processes, but those of {choice.framework} are "
                 f"{ranks.size}; unset the variables of torchrun, or TF_CONFIG"
             )
         with contextlib.nullcontext() if ranks.is_first else _silent():
@@ -199,7 +191,7 @@ def how_to_continue(path: Path, given: Mapping[str, Any], ranks: Ranks, *, frame
     if (devices := given.get("devices") or 1) > 1:
         command += ["--devices", str(devices)]
     elif ranks.size > 1:
-        start = " the same TF_CONFIG" if find_launcher().name == "TF_CONFIG" else " the same launcher"
+        start = " the same TF_CONFIG" if find_launcher()[0] == "TF_CONFIG" else " the same launcher"
     if ranks.size > 1 and framework != DEFAULT:  # a machine that does not see the folder cannot look it up
         command += ["--framework", framework]
     if ranks.reduce_precision != REDUCE_PRECISIONS[0]:  # no file of the run has it
@@ -241,7 +233,7 @@ def _framework(given: Mapping[str, Any]) -> str:
     for name in ("resume", "init_from"):
         if run := given.get(name):
             with contextlib.suppress(UserError):  # which is said later, by all
-                return run_paths.find(run).read_config().choice.framework
+                return run_folders.find(run).read_config().choice.framework
     return given.get("framework") or DEFAULT
 
 

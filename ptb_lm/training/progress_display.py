@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from tqdm import tqdm
@@ -13,7 +13,7 @@ from ptb_lm.model.config import Config
 from ptb_lm.training import metrics
 from ptb_lm.training.evaluation import perplexity_of
 from ptb_lm.training.progress import Progress
-from ptb_lm.training.tensorboard import NoScalars, Scalars
+from ptb_lm.training.tensorboard import Scalars
 
 LOG_SECONDS = 30.0  # between two lines of a log
 POINTS = 50  # of an epoch in TensorBoard, at most; it shows a thousand of a curve
@@ -22,23 +22,23 @@ UNKNOWN = "?"  # stands for a time that cannot be known yet
 SHORTEST_BAR = 10  # columns
 
 
-class LogTimer:
-    """Decides when a line of the log is due.
+def log_timer(seconds: float) -> Callable[[], bool]:
+    """Return a function that says whether a line of the log is due, and then waits for the next.
 
     Args:
         seconds: Time between two lines.
     """
+    last = time.perf_counter()
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self._last = seconds, time.perf_counter()
-
-    def is_due(self) -> bool:
-        """Return whether a line is due; if it is, the time to the next one begins."""
+    def is_due() -> bool:
+        nonlocal last
         now = time.perf_counter()
-        if now - self._last < self.seconds:
+        if now - last < seconds:
             return False
-        self._last = now
+        last = now
         return True
+
+    return is_due
 
 
 class EpochDisplay:
@@ -48,7 +48,7 @@ class EpochDisplay:
         progress: Progress of the run.
         config: Hyper-parameters of the run.
         steps: Number of steps of an epoch.
-        log: Timer of the lines that are printed if there is no terminal.
+        is_log_due: Function that says whether a line is printed, if there is no terminal.
         scalars: TensorBoard's file.
         validation_seconds: Duration of the validation after an epoch; 0 if it is not known yet.
     """
@@ -59,12 +59,12 @@ class EpochDisplay:
         config: Config,
         *,
         steps: int,
-        log: LogTimer,
-        scalars: Scalars | NoScalars,
+        is_log_due: Callable[[], bool],
+        scalars: Scalars,
         validation_seconds: float,
     ) -> None:
         self.progress, self.config, self.steps = progress, config, steps
-        self.log, self.scalars, self.validation_seconds = log, scalars, validation_seconds
+        self.is_log_due, self.scalars, self.validation_seconds = is_log_due, scalars, validation_seconds
         self.bar = tqdm(
             total=steps,
             initial=progress.step,
@@ -93,7 +93,7 @@ class EpochDisplay:
             columns = self.bar.format_dict["ncols"] or UNKNOWN_WIDTH
             self.bar.bar_format = fit_bar(now, columns)
             self.bar.refresh()
-        elif sys.stdout is not None and self.log.is_due():
+        elif sys.stdout is not None and self.is_log_due():
             cli.remark("  ".join(now))
         since = metrics.Sums.from_progress(self.progress)
         if since.step == self.steps or since.step - self._point.step >= self.steps / POINTS:

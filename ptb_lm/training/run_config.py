@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,35 +15,11 @@ from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, Config
 
 _SHA256 = re.compile("[0-9a-f]{64}")
-AnyOrigin = TypeVar("AnyOrigin", bound="_Origin")
+Origin = TypeVar("Origin")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Origin:
-    """A place that something of a run came from, as config.json keeps it."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the attributes by name."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls: type[AnyOrigin], values: Any) -> AnyOrigin:
-        """Read what `to_json` returned.
-
-        Raises:
-            UserError: The values are no such JSON.
-        """
-        types: dict[str, Any] = {each.name: each.type for each in dataclasses.fields(cls)}
-        if not isinstance(values, dict) or values.keys() != types.keys():
-            raise UserError(f"{cls.__name__} must have the keys {', '.join(types)}")
-        for name, value in values.items():
-            if not isinstance(value, types[name]) or ("sha256" in name and not _SHA256.fullmatch(value)):
-                raise UserError(f"{name} cannot be {value!r}")
-        return cls(**values)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source(_Origin):
+class Source:
     """A text that --data named by its path, or another text in Penn Treebank's folder.
 
     Attributes:
@@ -55,7 +32,7 @@ class Source(_Origin):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InitFrom(_Origin):
+class InitFrom:
     """The run whose weights a run began with.
 
     Attributes:
@@ -71,12 +48,27 @@ class InitFrom(_Origin):
     new_words: int
 
 
+def read_origin(kind: type[Origin], values: Any) -> Origin:
+    """Read a Source or InitFrom from the JSON of its attributes by name.
+
+    Raises:
+        UserError: The values are no such JSON.
+    """
+    types = kind.__annotations__
+    if not isinstance(values, dict) or values.keys() != types.keys():
+        raise UserError(f"{kind.__name__} must have the keys {', '.join(types)}")
+    for name, value in values.items():
+        if not isinstance(value, types[name]) or ("sha256" in name and not _SHA256.fullmatch(value)):
+            raise UserError(f"{name} cannot be {value!r}")
+    return kind(**values)
+
+
 # Keys of config.json that a run lacks where the attribute is None, and how each is read.
 OPTIONAL_KEYS: dict[str, Callable[[Any], Any]] = {
     "preparation": Preparation.from_json,
-    "source": Source.from_json,
-    "init_from": InitFrom.from_json,
-    "imported": Source.from_json,
+    "source": partial(read_origin, Source),
+    "init_from": partial(read_origin, InitFrom),
+    "imported": partial(read_origin, Source),
     "text_column": str,
 }
 
@@ -128,7 +120,7 @@ class RunConfig:
             **self.choice.to_json(),
             "hyperparameters": dataclasses.asdict(self.hyperparameters),
             **{
-                name: value if isinstance(value, str) else value.to_json()
+                name: value if isinstance(value, str) else dataclasses.asdict(value)
                 for name in OPTIONAL_KEYS
                 if (value := getattr(self, name)) is not None
             },

@@ -12,7 +12,7 @@ from ptb_lm.data.preparation import PTB, effective_settings
 from ptb_lm.model import parameters
 from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.hyperparameter import flag_name
-from ptb_lm.training import processes, run_data, run_paths
+from ptb_lm.training import processes, run_data, run_folders
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_config import PLACES, RunConfig
 from ptb_lm.training.run_directory import RunDirectory
@@ -52,7 +52,7 @@ def remaining_commands(
         if seed in existing and not overwrite:
             command = _resume_command(run, configs[seed], flags)
         else:
-            run_paths.refuse_existing(run.path, overwrite=overwrite, init_from=init_from)
+            run_folders.refuse_existing(run.path, overwrite=overwrite, init_from=init_from)
             command = command_line({**flags, "seed": seed, "run_dir": run.path})
         if command is not None:
             commands[seed] = command

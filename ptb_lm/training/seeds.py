@@ -18,7 +18,7 @@ from ptb_lm.common import cli, signals, streams
 from ptb_lm.common.errors import DivergenceError, UserError
 from ptb_lm.common.program import TYPED_COMMAND
 from ptb_lm.common.signals import StopRequest
-from ptb_lm.training import run_data, run_paths, seed_runs
+from ptb_lm.training import run_data, run_folders, seed_runs
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
@@ -58,7 +58,7 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
     if jobs == 1:
         # Imported before there is a folder: meanwhile a signal ends the process at once.
         configs[seeds[0]].choice.builder()
-    folder = arguments.run_dir or run_paths.create_folder(run_paths.default_path(configs[seeds[0]]))
+    folder = arguments.run_dir or run_folders.create_folder(run_folders.default_path(configs[seeds[0]]))
     command = shlex.join(seed_runs.command_line({**given, "run_dir": folder, "overwrite": False}))
     again = f"{cli.command_name('train')} {command}"
     runs = {seed: RunDirectory(folder / f"seed-{seed}") for seed in seeds}

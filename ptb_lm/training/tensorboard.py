@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
@@ -31,14 +31,17 @@ _COUNT = itertools.count()  # of the event files of this process
 
 
 class Scalars:
-    """A TensorBoard event file.
+    """A TensorBoard event file, or none in the processes that write no files.
 
     Args:
-        folder: Folder of the event file.
+        folder: Folder of the event file; None: nothing is written.
         purge_step: Step from which on the points of an earlier file are void, if a run is resumed.
     """
 
-    def __init__(self, folder: Path, *, purge_step: int | None = None) -> None:
+    def __init__(self, folder: Path | None, *, purge_step: int | None = None) -> None:
+        self._file: BinaryIO | None = None
+        if folder is None:
+            return
         # Process id and count keep two files of one second apart.
         unique = f"{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{next(_COUNT):04}"
         self._path = folder / f"events.out.tfevents.{unique}"
@@ -71,29 +74,15 @@ class Scalars:
 
     def close(self) -> None:
         """Close the file."""
-        with files.name_in_errors(self._path):  # what a full disk refused is tried again
-            self._file.close()
+        if self._file is not None:
+            with files.name_in_errors(self._path):  # what a full disk refused is tried again
+                self._file.close()
 
     def _write(self, event: Event) -> None:
-        with files.name_in_errors(self._path):
-            self._records.write(event.SerializeToString())
-            self._file.flush()
-
-
-class NoScalars:
-    """A stand-in for Scalars in the processes that write no event file."""
-
-    def add(self, values: Mapping[str, float], step: int) -> None:
-        """Write nothing."""
-
-    def begin(self, config: Mapping[str, Any], step: int) -> None:
-        """Write nothing."""
-
-    def end(self, step: int) -> None:
-        """Write nothing."""
-
-    def close(self) -> None:
-        """Close nothing."""
+        if self._file is not None:
+            with files.name_in_errors(self._path):
+                self._records.write(event.SerializeToString())
+                self._file.flush()
 
 
 def _config_table(tag: str, config: Mapping[str, Any]) -> Summary.Value:

@@ -14,11 +14,11 @@ from ptb_lm.training import evaluation, metrics, run_data
 from ptb_lm.training.averaging import Averages
 from ptb_lm.training.checkpoint import Checkpoints, divergence_error
 from ptb_lm.training.progress import Progress
-from ptb_lm.training.progress_display import LOG_SECONDS, EpochDisplay, LogTimer
+from ptb_lm.training.progress_display import LOG_SECONDS, EpochDisplay, log_timer
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.schemas import Record
-from ptb_lm.training.tensorboard import NoScalars, Scalars
+from ptb_lm.training.tensorboard import Scalars
 
 READ_SECONDS = 0.5  # how often the device is waited for: to move the bar, and to notice divergence
 
@@ -65,7 +65,7 @@ class Trainer:
         self.steps = run_data.count_steps(corpus, self.config)
         self.averages = Averages(backend, self.config, steps_per_epoch=self.steps)
         self._first_read: tuple[int, float] | None = None  # its tokens and seconds, which are not clocked
-        self._log = LogTimer(log_seconds)
+        self._is_log_due = log_timer(log_seconds)
         self._validation_seconds = 0.0  # duration of the newest validation; 0 before there was one
         self._trainer_start = time.perf_counter()
         self.checkpoints = Checkpoints(
@@ -97,7 +97,7 @@ class Trainer:
         steps_done = self._steps_done()
         is_resumed = len(progress.environments) > 1
         purge_step = steps_done + 1 if is_resumed else None
-        scalars = Scalars(self.directory.path, purge_step=purge_step) if self.ranks.is_first else NoScalars()
+        scalars = Scalars(self.directory.path if self.ranks.is_first else None, purge_step=purge_step)
         try:
             self._save()  # before any work: a folder that cannot be written is noticed now
             self.directory.write_metrics(progress.rows)
@@ -115,14 +115,14 @@ class Trainer:
         finally:
             scalars.close()
 
-    def _train_epoch(self, rows_BL: Words, scalars: Scalars | NoScalars) -> None:
+    def _train_epoch(self, rows_BL: Words, scalars: Scalars) -> None:
         progress, rate = self.progress, self.config.learning_rate_in(self.progress.epoch)
         unread: list[Loss] = []
         display = EpochDisplay(
             progress,
             self.config,
             steps=self.steps,
-            log=self._log,
+            is_log_due=self._is_log_due,
             scalars=scalars,
             validation_seconds=self._validation_seconds,
         )

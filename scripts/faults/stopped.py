@@ -12,7 +12,7 @@ from pathlib import Path
 from faults.subject import Outcomes, ProcessEnd, Subject, fingerprint, flaw, kill_after, open_streams
 from faults.table import AS_PROMISED
 from ptb_lm import train
-from ptb_lm.training import checkpoint, run_paths
+from ptb_lm.training import checkpoint, run_folders
 from ptb_lm.training.run_directory import RunDirectory
 
 NEVER_SAVE = 1e9  # seconds between two saves: every save is for the signal
@@ -156,7 +156,7 @@ def two_in_default_folders(subject: Subject, rng: random.Random) -> Iterator[str
         home = subject.new()
 
         def work(home: Path = home) -> int:
-            run_paths.home = lambda: home
+            run_folders.home = lambda: home
             flags = subject.arguments(home)
             at = flags.index("--run-dir")
             return train.main(flags[:at] + flags[at + 2 :])

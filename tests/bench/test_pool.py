@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ptb_lm.bench.run import process
-from ptb_lm.common import memory
+from ptb_lm.common import host
 
 GIB = 2**30
 
@@ -20,7 +20,7 @@ def test_a_container_s_limit_counts(
 ) -> None:
     """Beside two workers of 2 GiB a third leaves 4 GiB of 10, and 2 of 8, which is less than 0.3."""
     (tmp_path / "memory.max").write_text(f"{limit}\n")
-    monkeypatch.setattr(memory, "_CONTAINER_LIMITS", [str(tmp_path / "memory.max")])
+    monkeypatch.setattr(host, "_CONTAINER_LIMITS", [str(tmp_path / "memory.max")])
     monkeypatch.setattr(process, "_host_memory", lambda: (60 * GIB, 64 * GIB))
     monkeypatch.setattr(
         process, "Worker", lambda *_, **__: SimpleNamespace(memory=2 * GIB, close=lambda: None)

@@ -19,14 +19,14 @@ import ptb_lm
 from ptb_lm import export
 from ptb_lm.common.errors import OutOfMemoryError, UserError
 from ptb_lm.data.tokens import SPACE
-from ptb_lm.inference.export import write_model
+from ptb_lm.export import write_model
 from ptb_lm.model import parameters, reference
 from ptb_lm.model.config import SMALL
 from ptb_lm.training import tensors
 
 torch = pytest.importorskip("torch")
 
-from ptb_lm.inference.export import torch_module  # noqa: E402
+from ptb_lm.inference import torch_module  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +76,7 @@ def reference_outputs(
 
 def check(run: Path, call: Call, shapes: list[tuple[int, int]]) -> None:
     """Compare with the plain module at all shapes, and with the reference at the small ones."""
-    from ptb_lm.inference.export.torch_module import to_torch
+    from ptb_lm.inference.torch_module import to_torch
     from ptb_lm.training.run_directory import RunDirectory
 
     directory = RunDirectory(run)
@@ -231,7 +231,7 @@ def test_a_model_that_onnx_cannot_hold_is_refused_before_the_work(tmp_path: Path
 
 @pytest.mark.parametrize("layers", [1, 9])
 def test_the_size_of_an_onnx_file_is_not_underestimated(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    onnx_graph = pytest.importorskip("ptb_lm.inference.export.onnx_graph")
+    onnx_graph = pytest.importorskip("ptb_lm.inference.onnx_graph")
     config, words = SMALL.replace(num_layers=layers, hidden_size=3), ["a", "b", "<eos>"]
     drawn = random_weights(config, len(words), seed=1)
     given = config, {name: array.astype(np.float32) for name, array in drawn.items()}, words

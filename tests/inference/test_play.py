@@ -29,9 +29,8 @@ from ptb_lm.data.tokens import SPACE
 
 pytest.importorskip("torch")
 
+from ptb_lm.inference.play import LARGEST, Server, reading
 from ptb_lm.inference.play import page as play_page
-from ptb_lm.inference.play import reading
-from ptb_lm.inference.play.server import LARGEST, Server
 from ptb_lm.training import tensors
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import torch
 from support import random_weights, random_windows
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.inference.export.torch_module import PlainLanguageModel, to_torch
+from ptb_lm.inference.torch_module import PlainLanguageModel, to_torch
 from ptb_lm.model import reference
 from ptb_lm.model.config import Config
 

@@ -3,29 +3,29 @@
 import pytest
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.model.tf_config import TfConfig, tf_config
+from ptb_lm.model.ranks import tf_config
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("", TfConfig(0, "")),
-        ("{}", TfConfig(0, "")),
-        ('{"cluster": null, "task": null}', TfConfig(0, "")),
-        ('{"cluster": {"worker": ["a:1"]}}', TfConfig(1, "")),
+        ("", (0, "")),
+        ("{}", (0, "")),
+        ('{"cluster": null, "task": null}', (0, "")),
+        ('{"cluster": {"worker": ["a:1"]}}', (1, "")),
         (
             '{"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}, '
             '"task": {"type": "chief", "index": "0"}}',
-            TfConfig(3, "chief"),
+            (3, "chief"),
         ),
         (
             '{"cluster": {"worker": null}, "task": {"type": "evaluator", "index": 1}}',
-            TfConfig(0, "evaluator"),
+            (0, "evaluator"),
         ),
     ],
 )
 def test_it_says_how_many_train_and_what_this_one_does(
-    value: str, expected: TfConfig, monkeypatch: pytest.MonkeyPatch
+    value: str, expected: tuple[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TF_CONFIG", value)
     assert tf_config() == expected
@@ -33,7 +33,7 @@ def test_it_says_how_many_train_and_what_this_one_does(
 
 def test_it_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    assert tf_config() == TfConfig(0, "")
+    assert tf_config() == (0, "")
 
 
 def test_a_place_that_the_cluster_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

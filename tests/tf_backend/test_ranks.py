@@ -17,7 +17,7 @@ from ptb_lm.model import backend
 from ptb_lm.model import ranks as model_ranks
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL
-from ptb_lm.model.ranks import SeveralDevices
+from ptb_lm.model.ranks import Ranks
 
 tf = pytest.importorskip("tensorflow")
 
@@ -122,7 +122,7 @@ def test_a_worker_with_several_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(("several", "noun"), [("processes", "process"), ("devices", "device")])
 def test_xla_does_not_train_on_several(several: str, noun: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place(monkeypatch, WORKERS)
-    ranks = SeveralDevices(2) if several == "devices" else TensorFlowRanks(fake_strategy())
+    ranks = Ranks(2) if several == "devices" else TensorFlowRanks(fake_strategy())
     choice = Choice.create(framework="tensorflow", model="basic", device="cpu", execution="xla")
     with pytest.raises(UserError, match=rf"--execution xla .* one {noun}\b"):
         backend.build(SMALL, {}, choice, ranks)

@@ -17,7 +17,7 @@ import torch
 from support import installed
 
 from ptb_lm import train
-from ptb_lm.common import memory
+from ptb_lm.common import host
 from ptb_lm.common.errors import OutOfMemoryError
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.choice import Choice
@@ -144,7 +144,7 @@ def test_the_command_says_so_in_a_sentence_and_its_state_is_kept(tmp_path: Path)
     said = TOO_SMALL.fullmatch(runs.sentence(done.stderr, train))
     assert said
     assert said["asked"]
-    assert said["has"] == memory.format_size(int(done.stdout.partition("\n")[0]))
+    assert said["has"] == host.format_size(int(done.stdout.partition("\n")[0]))
     saved = RunDirectory(run).read_state()
     assert saved.progress.step == 0
     assert saved.weights["embedding"].shape[1] == 400_000

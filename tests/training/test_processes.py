@@ -14,7 +14,7 @@ import together
 from support import installed
 
 from ptb_lm import train
-from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks, SeveralDevices
+from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.training import processes
 
 
@@ -162,7 +162,7 @@ ROUNDED.reduce_precision = "bf16"
     [
         ({}, SINGLE_PROCESS, None, "torch", "", ""),
         ({}, SINGLE_PROCESS, 1, "tensorflow", "", ""),
-        ({}, SeveralDevices(2), 2, "tensorflow", "", " --devices 2"),
+        ({}, Ranks(2), 2, "tensorflow", "", " --devices 2"),
         ({"torchrun": 2}, Two(), 2, "torch", "", " --devices 2"),  # as our own launcher starts them
         ({"torchrun": 2}, ROUNDED, 2, "torch", "", " --devices 2 --reduce-precision bf16"),
         ({"torchrun": 2}, Two(), None, "torch", " the same launcher", ""),

@@ -19,7 +19,7 @@ from ptb_lm.common import files, signals
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.signals import StopRequest
 from ptb_lm.model.choice import MAX_SEED, Choice
-from ptb_lm.training import run_paths, seed_runs, seeds, trainer
+from ptb_lm.training import run_folders, seed_runs, seeds, trainer
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -158,7 +158,7 @@ def test_two_commands_that_start_together_have_two_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second starts before the first one has trained anything. What stays empty is removed."""
-    monkeypatch.setattr(run_paths, "default_path", lambda run: tmp_path / "runs")
+    monkeypatch.setattr(run_folders, "default_path", lambda run: tmp_path / "runs")
     arguments, trained = train._parser().parse_args(["--seeds", "1"]), list[str]()
 
     def train_one(command: list[str]) -> int:

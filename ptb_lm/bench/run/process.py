@@ -15,7 +15,7 @@ from typing import Any
 
 from ptb_lm.bench.run.timed_steps import WarmUp
 from ptb_lm.bench.selection import Options
-from ptb_lm.common import memory
+from ptb_lm.common import host
 
 # Far above what a compilation takes: a process that is silent for so long hangs.
 TIMEOUT = 1800.0
@@ -294,7 +294,7 @@ class Pool:
             taken = [worker.memory for worker in self._workers.values()]
             available, total = _host_memory()
             # A container may have less than its machine, and tells of all that is taken in it, caches too.
-            limit = min(total, memory.container_limit())
+            limit = min(total, host.container_memory_limit())
             if min(available, limit - sum(taken)) - max(taken) > FREE_SHARE * limit:
                 return
             self.drop(next(iter(self._workers)))

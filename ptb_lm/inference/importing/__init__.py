@@ -9,7 +9,7 @@ from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.inference.importing import recognition
 from ptb_lm.model import cells
 from ptb_lm.model.choice import Choice
-from ptb_lm.training import run_paths
+from ptb_lm.training import run_folders
 from ptb_lm.training.run_config import Source
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config
@@ -67,8 +67,8 @@ def import_run(
         hyperparameters=run.hyperparameters.replace(**sizes),
         imported=Source(path=str(file.absolute()), sha256=hashlib.sha256(file.read_bytes()).hexdigest()),
     )
-    path = Path(run_dir) if run_dir else run_paths.create_folder(run_paths.default_path(run))
-    run_paths.refuse_existing(path, overwrite=overwrite, init_from=origin.path if is_run else None)
+    path = Path(run_dir) if run_dir else run_folders.create_folder(run_folders.default_path(run))
+    run_folders.refuse_existing(path, overwrite=overwrite, init_from=origin.path if is_run else None)
     directory = RunDirectory(path)
     with directory.lock():
         directory.create(run, words)

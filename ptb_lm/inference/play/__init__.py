@@ -1,1 +1,191 @@
-"""A local web page to try a trained model: its surprise at each word, and its continuation of a prompt."""
+"""A local web page to try a trained model: its server, for this machine's own browser alone."""
+
+import dataclasses
+import errno
+import re
+import sys
+import threading
+from http import HTTPStatus
+from http.client import HTTP_PORT
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+from typing_extensions import override
+
+from ptb_lm.common.errors import UserError
+from ptb_lm.inference.language_model import LanguageModel
+from ptb_lm.inference.play import reading
+from ptb_lm.inference.play.page import Answer, page
+
+HOST = "127.0.0.1"
+FORMS = ("/read", "/continue")  # where the page sends them
+LARGEST = 100_000  # bytes of a form
+DISCARD_LIMIT = 100 * LARGEST  # bytes of a larger form that are read all the same, so that its answer is seen
+_LENGTH = re.compile("[0-9]{1,18}")
+SECONDS = 30  # that a request may take to come in
+SECURITY = {
+    # The page has a style of its own, and sends its forms here; no more.
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    # "no-referrer" would make a browser say Origin: null of the page's own forms.
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Server(ThreadingHTTPServer):
+    """Listens on 127.0.0.1 as soon as it is made; answers once it has a model.
+
+    A browser opens connections that it does not use yet, so that each has a thread; the model answers one at
+    a time.
+
+    Args:
+        port: 0: any that is free.
+
+    Raises:
+        UserError: The port is taken or not allowed.
+    """
+
+    daemon_threads = True  # a request that is not answered yet does not hold up the end
+    model: LanguageModel
+    description: str
+    first_answer: Answer
+
+    def __init__(self, port: int) -> None:
+        self.turn = threading.Lock()
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise UserError(
+                    f"port {port} is in use; --port chooses another, 0 any that is free"
+                ) from None
+            if error.errno == errno.EACCES:
+                raise UserError(f"port {port} is not allowed; --port chooses another") from None
+            raise
+
+    def use(self, model: LanguageModel) -> None:
+        """Answer with a model from now on, and show a sentence that it has read already."""
+        self.model, self.description = model, reading.description(model)
+        text = reading.write_opening(model)
+        answer, _ = self.answer("/read", {"text": text}) if text else (Answer(), None)
+        self.first_answer = dataclasses.replace(answer, is_opening=bool(text))
+
+    def answer(self, path: str, fields: dict[str, str]) -> tuple[Answer, HTTPStatus]:
+        """Return the answer to a form that was sent to one of FORMS."""
+        shown: dict[str, Any] = {
+            name: fields[name] for name in ("text", "prompt", "length", "temperature") if name in fields
+        }
+        is_prompt = path == "/continue"
+        try:
+            with self.turn:
+                if is_prompt:
+                    shown["continuation"] = reading.continue_prompt(self.model, fields)
+                else:
+                    shown["words"] = reading.read(self.model, fields.get("text", ""))
+        except UserError as error:
+            return Answer(**shown, is_prompt=is_prompt, problem=str(error)), HTTPStatus.BAD_REQUEST
+        return Answer(**shown, is_prompt=is_prompt), HTTPStatus.OK
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self.server_address[1])
+
+    @override
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore a browser that went away. Any other error is a bug and keeps its traceback."""
+        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    timeout = SECONDS
+
+    @override
+    def version_string(self) -> str:
+        return "ptb_lm"
+
+    @override
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keep typed text out of the terminal."""
+
+    def do_GET(self) -> None:
+        if not self._is_ours():
+            return
+        # A form leaves its address in the browser's line, where Enter asks for it again.
+        if self.path.partition("?")[0] in {"/", *FORMS}:
+            self._show(self.server.first_answer)
+        else:
+            self._show(Answer(problem=f"there is no page {self.path}"), HTTPStatus.NOT_FOUND)
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        # Read first, whatever the answer is: a browser that still sends when the connection ends loses it.
+        content = self._content()
+        if not self._is_ours():
+            return
+        if self.path not in FORMS:
+            self._show(Answer(problem=f"there is no page {self.path}"), HTTPStatus.NOT_FOUND)
+            return
+        try:
+            fields = _fields(content)
+        except UserError as error:
+            self._show(Answer(problem=str(error)), HTTPStatus.BAD_REQUEST)
+            return
+        self._show(*self.server.answer(self.path, fields))
+
+    def _is_ours(self) -> bool:
+        """Refuse a request with another host name than this machine's: another site's name may lead here."""
+        names = {f"{name}:{self.server.port}" for name in (HOST, "localhost")}
+        if self.server.port == HTTP_PORT:  # which browsers leave out
+            names |= {HOST, "localhost"}
+        origin = self.headers.get("Origin")
+        if self.headers.get("Host") in names and origin in {None, *(f"http://{name}" for name in names)}:
+            return True
+        self._show(Answer(problem="this page answers to its own address alone"), HTTPStatus.FORBIDDEN)
+        return False
+
+    def _content(self) -> bytes | None:
+        """Return what was sent, or more than LARGEST bytes of it; None if its length is not given."""
+        given = self.headers.get("Content-Length", "")
+        if not _LENGTH.fullmatch(given):
+            return None
+        length = int(given)
+        content = self.rfile.read(min(length, LARGEST + 1))
+        left = min(length, DISCARD_LIMIT) - len(content)
+        while left > 0 and (piece := self.rfile.read(min(left, LARGEST))):
+            left -= len(piece)
+        return content
+
+    def _show(self, answer: Answer, status: HTTPStatus = HTTPStatus.OK) -> None:
+        content = page(answer, model=self.server.description).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        for name, value in SECURITY.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
+def _fields(content: bytes | None) -> dict[str, str]:
+    """Return the fields of a form.
+
+    Raises:
+        UserError: Its length was not given, it is too long, or it is not a form.
+    """
+    if content is None:
+        raise UserError("the request does not say how long it is")
+    if len(content) > LARGEST:
+        raise UserError(f"the text is too long: at most {LARGEST:,} bytes")
+    try:
+        fields = parse_qs(content.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=10)
+    except ValueError:  # UnicodeDecodeError is one
+        raise UserError("the request is not a form in UTF-8") from None
+    return {name: values[-1].replace("\r\n", "\n") for name, values in fields.items()}

@@ -17,7 +17,7 @@ from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.reader import Position
 from ptb_lm.inference.sampling import Prediction, likeliest
 from ptb_lm.inference.scoring import perplexity as perplexity_of
-from ptb_lm.training import run_paths
+from ptb_lm.training import run_folders
 
 LIKELIEST = 5  # words that are shown beside one that was read
 MOST_WORDS = 500  # read or continued from: a word takes some milliseconds
@@ -91,7 +91,7 @@ def description(model: LanguageModel) -> str:
     Raises:
         UserError: The run's result cannot be read.
     """
-    directory = run_paths.find(model.run)
+    directory = run_folders.find(model.run)
     result = directory.read_result() if directory.has_ended() else None
     test = f", test perplexity {result['test_perplexity']:.2f}" if result else ""
     line = f"{streams.escape_controls(str(model.run))}: {len(model.vocabulary):,} words{test}"

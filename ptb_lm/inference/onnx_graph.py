@@ -15,7 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from ptb_lm.common import memory
+from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.config import Config
 
@@ -67,7 +67,7 @@ def _check_size(config: Config, weights: Mapping[str, NDArray[Any]], vocabulary:
     numbers = sum(array.nbytes for array in weights.values()) + biases
     if numbers + len(vocabulary) + (config.num_layers + 1) * LAYER_BYTES > LARGEST_FILE:
         raise UserError(
-            f"the model takes {memory.format_size(numbers)}, and a file of the format onnx holds less than "
+            f"the model takes {host.format_size(numbers)}, and a file of the format onnx holds less than "
             "2 GiB; --format torchscript has no such limit"
         )
 
