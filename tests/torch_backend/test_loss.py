@@ -106,7 +106,7 @@ def test_windows_of_other_lengths_share_buffers_and_none_is_given_up() -> None:
     for tokens in (20, 50, 10, 20, 30):
         found_N = layer.losses(hidden_NH[:tokens], targets_N[:tokens])
         torch.testing.assert_close(found_N, expected_N[:tokens])
-        places.append({rows: kept.logits_NV.data_ptr() for rows, kept in layer._buffers.items()})
+        places.append({rows: logits_NV.data_ptr() for rows, (_, logits_NV) in layer._buffers.items()})
     assert places[0].keys() == {20}
     assert places[1].keys() == {20, 50}
     assert places[0].items() <= places[1].items()

@@ -16,7 +16,7 @@ from typing_extensions import override
 from ptb_lm.common.errors import UserError
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.play import reading
-from ptb_lm.inference.play.page import Answer, page
+from ptb_lm.inference.play.page import Answer, write_page
 
 HOST = "127.0.0.1"
 FORMS = ("/read", "/continue")  # where the page sends them
@@ -163,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
         return content
 
     def _show(self, answer: Answer, status: HTTPStatus = HTTPStatus.OK) -> None:
-        content = page(answer, model=self.server.description).encode()
+        content = write_page(answer, model=self.server.description).encode()
         self.send_response(status)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(content)))

@@ -83,7 +83,7 @@ class Answer:
     is_opening: bool = False
 
 
-def page(answer: Answer, *, model: str) -> str:
+def write_page(answer: Answer, *, model: str) -> str:
     """Return the page.
 
     Args:
