@@ -8,17 +8,17 @@ Shapes: B = batch, T = time steps, I = input width, U = labels a sequence.
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from ptb_lm import classifier
 from ptb_lm.bench import variants
 from ptb_lm.bench.run.machine import Product, layer_products, products, with_gradients
-from ptb_lm.bench.run.timed_steps import check_finite, prepare
+from ptb_lm.bench.run.timed_steps import TimedSteps, prepare
 from ptb_lm.bench.workloads import FLOPS_PER_MULTIPLY_ADD, count_elements
 from ptb_lm.classifier import Batch, Classifier, ClassifierConfig
 from ptb_lm.model import parameters
@@ -118,34 +118,23 @@ class ClassifierTask:
         return Batch(x_BTI, labels, lengths_B)
 
 
-class ClassifierSteps:
+class ClassifierSteps(TimedSteps):
     """A sequence classifier's training or forward steps, on one batch."""
 
     def __init__(self, task: ClassifierTask, build: Callable[..., Any], *, seed: int) -> None:
-        self.task, self.seed = task, seed
-        self.model: Classifier = build(task.config, classifier.initial(task.config, seed=seed))
-        self.export_weights, self.environment = self.model.export_weights, self.model.environment
-        self.device_memory = self.model.device_memory
-        self.batch = task.batch(seed=seed)
+        super().__init__(build(task.config, classifier.initial(task.config, seed=seed)))
+        self.task, self.seed, self.batch = task, seed, task.batch(seed=seed)
 
-    @property
-    def engine(self) -> str:
-        """Description of the code that computes the layers, for batches like the last."""
-        return self.model.engine
-
+    @override
     def restart(self) -> None:
         """Begin anew at the initial weights; Adam goes on with its moments, which cost a step the same."""
         self.model.load_weights(classifier.initial(self.task.config, seed=self.seed))
 
-    def block(self, pass_name: str, steps: int, *, untimed: int) -> float:
-        """Do some steps; return the wall seconds of those that are timed."""
-        step = self.model.train_step if pass_name == "train" else self.model.forward_step
-        before = self.model.read([step(self.batch) for _ in range(untimed)])
-        start = time.perf_counter()
-        losses = self.model.read([step(self.batch) for _ in range(steps)])
-        seconds = time.perf_counter() - start
-        check_finite([*before, *losses])
-        return seconds
+    @override
+    def losses(self, pass_name: str, steps: int) -> list[float]:
+        model: Classifier = self.model
+        step = model.train_step if pass_name == "train" else model.forward_step
+        return model.read([step(self.batch) for _ in range(steps)])
 
 
 prepare.register(ClassifierTask)(ClassifierSteps)

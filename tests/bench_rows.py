@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ptb_lm.bench.reporting.document import Document, Section
+from ptb_lm.bench.reporting.page import Document, Section
 from ptb_lm.bench.reporting.report import build
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common.tables import Name, Table

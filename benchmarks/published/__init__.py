@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 FOLDER = Path(__file__).resolve().parent
 
 
@@ -30,9 +32,9 @@ class Figure:
 
     workload: str
     pass_name: str
-    variant: str
     name: str
     hardware: str
+    variant: str = ""
     seconds_per_step: float | None = None
     elapsed: float | None = None
     rate: float | None = None
@@ -91,20 +93,9 @@ def _read() -> Iterator[tuple[str, Publication]]:
     with (FOLDER / "figures.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     for key, about in sources.items():
-        figures = tuple(_figure(row) for row in rows if row["source"] == key)
-        yield key, Publication(**about, figures=figures)
-
-
-def _figure(row: Mapping[str, str]) -> Figure:
-    seconds, elapsed, rate = (
-        float(row[name]) if row[name] else None for name in ("seconds_per_step", "elapsed", "rate")
-    )
-    return Figure(
-        **{name: row[name] for name in ("workload", "pass_name", "variant", "name", "hardware", "remark")},
-        seconds_per_step=seconds,
-        elapsed=elapsed,
-        rate=rate,
-    )
+        figures = [{name: text for name, text in row.items() if text} for row in rows if row["source"] == key]
+        # The numbers of a CSV are texts.
+        yield key, msgspec.convert({**about, "figures": figures}, Publication, strict=False)
 
 
 PUBLICATIONS = dict(_read())

@@ -7,8 +7,8 @@ from benchmarks.published import Figure, Publication, for_workload
 from ptb_lm.bench.findings import Group, Result, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
-from ptb_lm.bench.reporting.document import CaptionedTable
 from ptb_lm.bench.reporting.formats import NOTHING, significant, times
+from ptb_lm.bench.reporting.page import CaptionedTable
 from ptb_lm.common.tables import Column, Name, Table, TableCell
 
 _T = TypeVar("_T")

@@ -4,11 +4,11 @@ r"""The torch language model without one of its optimisations: what each of them
         --add without-own-softmax=benchmarks.rivals.without:own_softmax ...
 
 Each function builds the model `cudnn` (or `block_fused`, where it says so) with one thing as it is written
-without this package. They pass the benchmark's comparison with the reference like everything else.
+without this package, for the rest of the process, which is one variant's. They pass the benchmark's
+comparison with the reference like everything else.
 """
 
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import ptb_lm.torch_backend  # noqa: F401  (what torch reads when it is imported)
@@ -59,7 +59,7 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
             add_scaled(self.model.masters.pairs, gradients, scale)
             return norm
 
-    _replace(backend, "SoftmaxLayer", AutogradSoftmax)
+    setattr(backend, "SoftmaxLayer", AutogradSoftmax)  # noqa: B010 - mypy takes no assignment to a class
     return _cudnn(config, weights, kind=AutogradEnds, **chosen)
 
 
@@ -82,7 +82,7 @@ def sparse_embedding(config: Config, weights: Weights, **chosen: Any) -> TorchBa
 
 def kept_memory(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return the model in a process that gives freed memory back."""
-    _replace(host, "keep_freed_memory", lambda: None)
+    host.keep_freed_memory = lambda: None
     return _cudnn(config, weights, **chosen)
 
 
@@ -93,7 +93,7 @@ def fast_masks(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
         mask = torch.empty(place.shape, dtype=dtype)
         return mask.bernoulli_(place.keep_prob, generator=generator).div_(place.keep_prob)
 
-    _replace(stack, "draw_mask", draw_mask)
+    stack.draw_mask = draw_mask
     return _cudnn(config, weights, **chosen)
 
 
@@ -121,8 +121,3 @@ def _build(
     trainee = TorchBackend(config, weights, Choice.create(framework="torch", **{**chosen, "model": model}))
     trainee.training = kind(trainee)
     return trainee
-
-
-def _replace(module: ModuleType, name: str, by: Any) -> None:
-    """Replace a module's function or class for the rest of this process, which is one variant's."""
-    setattr(module, name, by)

@@ -7,7 +7,6 @@ Each function builds the model with one thing as TensorFlow's own operations do 
 """
 
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
@@ -35,7 +34,7 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TensorFlowBa
         def gradient(self, scale: float) -> tuple[tf.Tensor, tf.Tensor]:
             return self._d_NV, tf.constant([[scale]], self._d_NV.dtype)
 
-    _replace(loss, "SoftmaxCrossEntropy", OneOperation)
+    setattr(loss, "SoftmaxCrossEntropy", OneOperation)  # noqa: B010 - mypy takes no assignment to a class
     return _block_fused(config, weights, **chosen)
 
 
@@ -69,21 +68,16 @@ def own_gradient(config: Config, weights: Weights, **chosen: Any) -> TensorFlowB
         )
         return before.x_grad, before.h_prev_grad, before.cs_prev_grad, before.w_grad, before.b_grad
 
-    _replace(block_ops, "sequence_gradient", one_operation)
+    block_ops.sequence_gradient = one_operation
     return _block_fused(config, weights, **chosen)
 
 
 def kept_memory(config: Config, weights: Weights, **chosen: Any) -> TensorFlowBackend:
     """Return the model in a process that gives freed memory back."""
-    _replace(host, "keep_freed_memory", lambda: None)
+    host.keep_freed_memory = lambda: None
     return _block_fused(config, weights, **chosen)
 
 
 def _block_fused(config: Config, weights: Weights, **chosen: Any) -> TensorFlowBackend:
     chosen = {**chosen, "model": "block_fused", "execution": "graph"}
     return backend.build(config, weights, Choice.create(framework="tensorflow", **chosen))
-
-
-def _replace(module: ModuleType, name: str, by: Any) -> None:
-    """Replace a module's function or class for the rest of this process, which is one variant's."""
-    setattr(module, name, by)

@@ -4,23 +4,14 @@ import argparse
 import importlib
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from ptb_lm.common import cli
 from ptb_lm.model.config import PRESETS, RECIPES
 from ptb_lm.model.frameworks import FRAMEWORKS
 
 PROG = "python -m benchmarks.studies"
-
-
-class _Study(NamedTuple):
-    """A command, whose module has a function `run`: its name, its line in --help, and its flags."""
-
-    name: str
-    text: str
-    add_flags: Callable[[argparse.ArgumentParser], None]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,12 +35,10 @@ def _parser() -> cli.Parser:
         prog=PROG, description="Study training, scoring and the benchmark in ways that no suite does."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for study in _STUDIES:
-        added = commands.add_parser(
-            study.name, prog=f"{PROG} {study.name}", description=study.text, help=study.text
-        )
-        study.add_flags(added)
-        added.set_defaults(study=study.name)
+    for study, (text, add_flags) in _STUDIES.items():
+        added = commands.add_parser(study, prog=f"{PROG} {study}", description=text, help=text)
+        add_flags(added)
+        added.set_defaults(study=study)
     return parser
 
 
@@ -125,33 +114,29 @@ def _add_out(parser: argparse.ArgumentParser, file: str) -> None:
     parser.add_argument("--out", type=Path, help=f"keep what is printed in OUT/{file}")
 
 
-_STUDIES = (
-    _Study(
-        "profile",
+# Name of a command -> its line in --help, and its flags; a module of that name has the function `run`.
+_STUDIES: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
+    "profile": (
         "Where the time of a torch training step goes, operation by operation.",
         _profile_flags,
     ),
-    _Study(
-        "contention",
+    "contention": (
         "How much a busy process slows down a training, by how torch's threads wait for each other.",
         _contention_flags,
     ),
-    _Study(
-        "divergence",
+    "divergence": (
         "How fast runs that differ only in rounding drift apart, loss by loss, on a CPU.",
         _divergence_flags,
     ),
-    _Study(
-        "scoring",
+    "scoring": (
         "How much faster sentences are scored side by side than one after the other, on a CPU.",
         _scoring_flags,
     ),
-    _Study(
-        "coverage",
+    "coverage": (
         "How many of a program's intervals against itself contain 1, from a benchmark's rows.",
         _coverage_flags,
     ),
-)
+}
 
 
 if __name__ == "__main__":

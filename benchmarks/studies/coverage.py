@@ -16,7 +16,6 @@ import argparse
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from ptb_lm.bench.findings import Group, Result, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
@@ -34,26 +33,17 @@ ALONE = (
 )
 
 
-class Coverage(NamedTuple):
-    """How often intervals held.
+def probability_of_at_most(held: int, repetitions: int) -> float:
+    """Return the probability that at most so many intervals hold if each does with the claimed probability.
 
-    Attributes:
-        held: The number that contained the true ratio, 1.
-        repetitions: The number of intervals.
+    Args:
+        held: Number of intervals that contain the true ratio, 1.
+        repetitions: Number of intervals.
     """
-
-    held: int
-    repetitions: int
-
-    @property
-    def believable(self) -> float:
-        """The probability of so few or fewer if each holds with the probability that it claims."""
-        return sum(
-            math.comb(self.repetitions, held)
-            * CONFIDENCE**held
-            * (1 - CONFIDENCE) ** (self.repetitions - held)
-            for held in range(self.held + 1)
-        )
+    return sum(
+        math.comb(repetitions, count) * CONFIDENCE**count * (1 - CONFIDENCE) ** (repetitions - count)
+        for count in range(held + 1)
+    )
 
 
 def repetition_ratios(group: Group, repetitions: int) -> list[Ratio]:
@@ -80,11 +70,6 @@ def repetition_ratios(group: Group, repetitions: int) -> list[Ratio]:
     return ratios
 
 
-def coverage(ratios: Sequence[Ratio]) -> Coverage:
-    """Return how many of some intervals contain 1."""
-    return Coverage(sum(map(contains_one, ratios)), len(ratios))
-
-
 def contains_one(ratio: Ratio) -> bool:
     """Return whether the interval of a ratio contains 1."""
     return ratio.differs is False
@@ -100,13 +85,13 @@ def page(groups: Sequence[Group], repetitions: int) -> Iterator[str]:
     """Yield the lines of a page: a table of each pass, and what it says."""
     for group in groups:
         ratios = repetition_ratios(group, repetitions)
-        found = coverage(ratios)
-        few = f"{100 * found.believable:.0f} of 100 such studies"
+        held = sum(map(contains_one, ratios))
+        few = f"{100 * probability_of_at_most(held, repetitions):.0f} of 100 such studies"
         units = " or ".join(distinct(f"{ratio.units} {PLURALS[ratio.unit]}" for ratio in ratios))
         yield f"## {group.name}, {original(group.repetitions[0][0].variant)} against itself\n"
         alone = ALONE if len(group.results) == 2 else ""
         yield (
-            f"{found.held} of {found.repetitions} intervals of {CONFIDENCE:.0%} contain 1, each of {units}; "
+            f"{held} of {repetitions} intervals of {CONFIDENCE:.0%} contain 1, each of {units}; "
             f"of right ones so few or fewer would be found in {few}.{alone}\n"
         )
         rows = [

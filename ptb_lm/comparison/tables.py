@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptb_lm.bench.reporting import page
-from ptb_lm.bench.reporting.document import CaptionedTable, Document, Section
 from ptb_lm.bench.reporting.formats import NOTHING
+from ptb_lm.bench.reporting.page import CaptionedTable, Document, Section
 from ptb_lm.common.tables import Column, Name, Table, TableCell, to_markdown
 from ptb_lm.comparison.curves import curves
 from ptb_lm.comparison.runs import UNKNOWN, Run, RunGroup, differing_settings, run_names

@@ -7,7 +7,7 @@ import pytest
 from bench_rows import ENVIRONMENT, WORK, cells, rounds, row, section, unmeasured, write
 
 from ptb_lm.bench.reporting.compare import compare
-from ptb_lm.bench.reporting.document import Document
+from ptb_lm.bench.reporting.page import Document
 from ptb_lm.common.errors import UserError
 
 SPEEDS = {"torch/basic": 1.0, "torch/block": 0.7, "torch/cudnn": 2.0}

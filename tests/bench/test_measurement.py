@@ -12,7 +12,7 @@ import pytest
 
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.run import process
-from ptb_lm.bench.run.machine import Gemm, Product, products
+from ptb_lm.bench.run.machine import Product, products
 from ptb_lm.bench.run.measurement import Measurement
 from ptb_lm.bench.run.process import WorkerError
 from ptb_lm.bench.run.record import Record
@@ -45,9 +45,14 @@ def test_the_limit_is_the_larger_of_before_and_after_and_a_copy_comes_last(
 ) -> None:
     events: list[Any] = []
 
-    def gemm(precision: str, products: Sequence[Product]) -> Gemm:
+    def gemm(precision: str, products: Sequence[Product]) -> dict[str, Any]:
         events.append((precision, products))
-        return Gemm(rates[len(events) // 2], "a library", "a shape", 1)
+        return {
+            "gemm_gflops": rates[len(events) // 2],
+            "gemm_library": "a library",
+            "gemm_shape": "a shape",
+            "gemm_threads": 1,
+        }
 
     def block(pass_name: str, steps: int) -> dict[str, Any]:
         events.append((pass_name, steps))

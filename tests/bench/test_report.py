@@ -24,8 +24,7 @@ from bench_rows import (
 
 from ptb_lm.bench.reporting import plots
 from ptb_lm.bench.reporting.bar_plot import BarPlot
-from ptb_lm.bench.reporting.document import Document
-from ptb_lm.bench.reporting.page import to_markdown
+from ptb_lm.bench.reporting.page import Document, to_markdown
 from ptb_lm.bench.reporting.report import build, write_report
 from ptb_lm.common.tables import Name
 

@@ -25,7 +25,7 @@ from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.run import machine as bench_machine
 from ptb_lm.bench.run import process as bench_process
 from ptb_lm.bench.run import record, runner, timed_steps
-from ptb_lm.bench.run.machine import THREADS, Gemm, Machine, Product
+from ptb_lm.bench.run.machine import THREADS, Machine, Product
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.torch_backend import cpu, machine_speed
 
@@ -50,9 +50,9 @@ class KeptMachine(Machine):
 
     def __init__(self, device: str) -> None:
         super().__init__(device)
-        self._measured: dict[str, Gemm] = {}
+        self._measured: dict[str, dict[str, Any]] = {}
 
-    def gemm(self, precision: str, products: Sequence[Product]) -> Gemm:
+    def gemm(self, precision: str, products: Sequence[Product]) -> dict[str, Any]:
         """Return what was measured first."""
         if precision not in self._measured:
             self._measured[precision] = super().gemm(precision, [])

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import platform
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,25 +21,36 @@ from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 
 
-class Library(Protocol):
-    """JAX, torch or TensorFlow."""
+class Library:
+    """JAX, torch or TensorFlow.
+
+    Attributes:
+        name: Name in programs.
+        unroll: Form in which Keras's loop over time enters the graph.
+        cudnn_masks: True if Keras uses cuDNN for sequences of different lengths.
+        hoists_on_cpu: True if Keras, where it would use cuDNN, multiplies all inputs before its loop.
+    """
 
     name: str
-    unroll: str  # how Keras's loop over time enters the graph
-    cudnn_masks: bool  # whether Keras uses cuDNN for sequences of different lengths
-    hoists_on_cpu: bool  # whether Keras, where it would use cuDNN, multiplies all inputs before its loop
+    unroll = "loop"
+    cudnn_masks = False
+    hoists_on_cpu = False
 
     def has_gpu(self) -> bool:
-        """Tell whether there is a CUDA device."""
+        """Return whether there is a CUDA device."""
+        raise NotImplementedError
 
     def compute_in_ieee_float32(self) -> None:
         """Have a GPU multiply in float32, where its default is to round to TF32."""
+        raise NotImplementedError
 
     def peak_memory(self) -> int:
         """Return the peak of the bytes taken on the GPU since it was last asked for, if it can be told."""
+        raise NotImplementedError
 
     def environment(self, *, gpu: bool) -> dict[str, Any]:
         """Return the version, the threads, and of a GPU its name and libraries."""
+        raise NotImplementedError
 
 
 def build(

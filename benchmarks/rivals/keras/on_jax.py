@@ -5,6 +5,8 @@ import logging
 import os
 from typing import Any
 
+from typing_extensions import override
+
 from benchmarks.rivals.keras import choose
 
 choose("jax")
@@ -18,28 +20,27 @@ import jax  # noqa: E402
 from benchmarks.rivals.keras import classifier  # noqa: E402
 
 
-class Jax:
+class Jax(classifier.Library):
     """JAX, for Keras."""
 
     name = "jax"
-    unroll = "loop"
-    cudnn_masks = False
-    hoists_on_cpu = False
 
+    @override
     def has_gpu(self) -> bool:
-        """Tell whether there is a CUDA device."""
         return jax.default_backend() == "gpu"
 
+    @override
     def compute_in_ieee_float32(self) -> None:
         """Have a GPU multiply in float32; cuDNN reads it too."""
         jax.config.update("jax_default_matmul_precision", "highest")
 
+    @override
     def peak_memory(self) -> int:
         """Return the peak of the bytes taken on the GPU since the process started: JAX cannot forget it."""
         return int((jax.devices("gpu")[0].memory_stats() or {})["peak_bytes_in_use"])
 
+    @override
     def environment(self, *, gpu: bool) -> dict[str, Any]:
-        """Return the version, the threads, and of a GPU its name and libraries."""
         facts: dict[str, Any] = {"jax": jax.__version__, "threads": "one a core"}
         if gpu:
             (device, *_) = jax.devices("gpu")

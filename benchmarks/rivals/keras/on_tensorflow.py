@@ -4,6 +4,8 @@ import functools
 import os
 from typing import Any
 
+from typing_extensions import override
+
 import ptb_lm.tf_backend  # noqa: F401  (imports TensorFlow, quietly)
 from benchmarks.rivals.keras import choose
 
@@ -17,30 +19,28 @@ from benchmarks.rivals.keras import classifier  # noqa: E402
 tf.get_logger().setLevel("ERROR")
 
 
-class TensorFlow:
+class TensorFlow(classifier.Library):
     """TensorFlow, for Keras."""
 
     name = "tensorflow"
-    unroll = "loop"
     cudnn_masks = True
-    hoists_on_cpu = False
 
+    @override
     def has_gpu(self) -> bool:
-        """Tell whether there is a CUDA device."""
         return bool(tf.config.list_physical_devices("GPU"))
 
+    @override
     def compute_in_ieee_float32(self) -> None:
-        """Have a GPU multiply in float32."""
         tf.config.experimental.enable_tensor_float_32_execution(False)
 
+    @override
     def peak_memory(self) -> int:
-        """Return the peak of the bytes taken on the GPU since it was last asked for."""
         peak = int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
         tf.config.experimental.reset_memory_stats("GPU:0")
         return peak
 
+    @override
     def environment(self, *, gpu: bool) -> dict[str, Any]:
-        """Return the version, the threads, and of a GPU its name and libraries."""
         facts: dict[str, Any] = {
             "tensorflow": tf.__version__,
             "threads": tf.config.threading.get_intra_op_parallelism_threads()

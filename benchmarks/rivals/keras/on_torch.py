@@ -3,6 +3,8 @@
 import functools
 from typing import Any
 
+from typing_extensions import override
+
 from benchmarks.rivals.keras import choose
 
 choose("torch")
@@ -12,31 +14,30 @@ import torch  # noqa: E402
 from benchmarks.rivals.keras import classifier  # noqa: E402
 
 
-class Torch:
+class Torch(classifier.Library):
     """torch, for Keras."""
 
     name = "torch"
     unroll = "static"
-    cudnn_masks = False
     hoists_on_cpu = True
 
+    @override
     def has_gpu(self) -> bool:
-        """Tell whether there is a CUDA device."""
         return torch.cuda.is_available()
 
+    @override
     def compute_in_ieee_float32(self) -> None:
-        """Have a GPU multiply in float32."""
         torch.backends.cuda.matmul.fp32_precision = "ieee"
         torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
 
+    @override
     def peak_memory(self) -> int:
-        """Return the peak of the bytes taken on the GPU since it was last asked for."""
         peak = torch.cuda.max_memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         return peak
 
+    @override
     def environment(self, *, gpu: bool) -> dict[str, Any]:
-        """Return the version, the threads, and of a GPU its name and libraries."""
         facts: dict[str, Any] = {"torch": torch.__version__, "threads": torch.get_num_threads()}
         if gpu:
             facts |= {"device": torch.cuda.get_device_name(0), "cuda": torch.version.cuda}

@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,13 +37,6 @@ Kept: TypeAlias = Masks[NDArray[np.bool_]]  # the entries of a window's masks th
 SHARE_DEVIATIONS = 7.0  # by how many standard deviations a share of a mask's entries may be off
 WINDOWS = 4  # with masks of their own, of the variant and of the reference
 DEVIATIONS = 7.0  # standard deviations of chance that are believed
-
-
-class _Mask(NamedTuple):
-    """A mask, and with which probability each of its entries is kept."""
-
-    kept: NDArray[np.bool_]
-    keep_prob: float
 
 
 def without_dropout(config: Config) -> Config:
@@ -66,20 +59,21 @@ def check_masks(task: LanguageTask, windows: Sequence[Kept]) -> None:
         WrongError: They do not, or are not.
     """
     for kept in windows:
-        _check_places(_places(task), kept)
-        _check_each_is_drawn(_masks(task, kept))
+        _check_places(task, kept)
+        _check_each_is_drawn(_with_places(task, kept))
     for before, after in itertools.pairwise(windows):
-        for one, other in zip(_masks(task, before), _masks(task, after), strict=True):
-            _check_apart("the next window", one, other)
+        for (one, place), (other, _) in zip(
+            *(_with_places(task, each) for each in (before, after)), strict=True
+        ):
+            _check_apart("the next window", one, other, (place.keep_prob, place.keep_prob))
 
 
-def _check_places(place: Masks[Place], reported: Kept) -> None:
+def _check_places(task: LanguageTask, reported: Kept) -> None:
     """Check that masks have the right shapes, and keep the right share."""
+    place = _places(task)
     if reported.weights.keys() != place.weights.keys() or len(reported.units) != len(place.units):
         raise WrongError("there is no dropout where there should be, or there is where there should not")
-    pairs = [*zip(reported.units, place.units, strict=True)]
-    pairs += [(reported.weights[name], place.weights[name]) for name in place.weights]
-    for kept, (shape, keep_prob) in pairs:
+    for kept, (shape, keep_prob) in _with_places(task, reported):
         if kept.shape != shape:
             raise WrongError(f"there is no dropout of the shape {shape}, but of {kept.shape}")
         share = float(kept.mean())
@@ -87,27 +81,29 @@ def _check_places(place: Masks[Place], reported: Kept) -> None:
             raise WrongError(f"its dropout keeps {share:.3f} of {shape}, not {keep_prob:g}")
 
 
-def _check_each_is_drawn(masks: Sequence[_Mask]) -> None:
+def _check_each_is_drawn(masks: Sequence[tuple[NDArray[np.bool_], Place]]) -> None:
     """Check that a window's masks differ from each other, and in time and from row to row."""
-    for one, other in itertools.combinations(masks, 2):
-        if one.kept.ndim == other.kept.ndim:
-            _check_apart("another layer", one, other)
-    for mask in masks:
-        if mask.kept.ndim == 3:  # of units: [T or 1, B, H]
+    for (one, place), (other, other_place) in itertools.combinations(masks, 2):
+        if one.ndim == other.ndim:
+            _check_apart("another layer", one, other, (place.keep_prob, other_place.keep_prob))
+    for mask, place in masks:
+        if mask.ndim == 3:  # of units: [T or 1, B, H]
             for axis, what in enumerate(("the later time steps", "the other rows")):
-                half = mask.kept.shape[axis] // 2
-                first, second, *_ = np.split(mask.kept, [half, 2 * half], axis=axis)
-                _check_apart(what, mask._replace(kept=first), mask._replace(kept=second))
+                half = mask.shape[axis] // 2
+                first, second, *_ = np.split(mask, [half, 2 * half], axis=axis)
+                _check_apart(what, first, second, (place.keep_prob, place.keep_prob))
 
 
-def _check_apart(what: str, one: _Mask, other: _Mask) -> None:
+def _check_apart(
+    what: str, one: NDArray[np.bool_], other: NDArray[np.bool_], keep_probs: tuple[float, float]
+) -> None:
     """Check that two masks differ in as many entries as two that were drawn differ, where both have some."""
-    common = tuple(map(slice, np.minimum(one.kept.shape, other.kept.shape)))
-    differs = one.kept[common] != other.kept[common]
+    common = tuple(map(slice, np.minimum(one.shape, other.shape)))
+    differs = one[common] != other[common]
     if not differs.size:
         return
     share = float(differs.mean())
-    drawn = one.keep_prob + other.keep_prob - 2 * one.keep_prob * other.keep_prob
+    drawn = sum(keep_probs) - 2 * math.prod(keep_probs)
     if abs(share - drawn) > SHARE_DEVIATIONS * math.sqrt(drawn * (1 - drawn) / differs.size):
         raise WrongError(
             f"its dropout draws no masks of its own for {what}: {share:.3f} of the entries differ, not "
@@ -123,12 +119,11 @@ def scaled_masks(task: LanguageTask, kept: Kept) -> dict[str, Any]:
     return {"masks": units or None, "weight_masks": weights}
 
 
-def _masks(task: LanguageTask, kept: Kept) -> list[_Mask]:
-    """Return all masks of a window."""
+def _with_places(task: LanguageTask, kept: Kept) -> list[tuple[NDArray[np.bool_], Place]]:
+    """Return all masks of a window, each with its place."""
     place = _places(task)
-    weights = [_Mask(kept.weights[name], each.keep_prob) for name, each in place.weights.items()]
-    units = [_Mask(mask, each.keep_prob) for mask, each in zip(kept.units, place.units, strict=True)]
-    return weights + units
+    weights = [(kept.weights[name], each) for name, each in place.weights.items()]
+    return [*weights, *zip(kept.units, place.units, strict=True)]
 
 
 def _places(task: LanguageTask) -> Masks[Place]:

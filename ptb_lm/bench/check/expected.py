@@ -13,7 +13,7 @@ import io
 import pickle
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -106,14 +106,7 @@ def gradient_errors(
         found: Fingerprints of a variant's gradients, by name.
         rounding: The norm of what is no error in each, but the rounding of what it was read off.
     """
-    lengths = _lengths(answered, prefix, found)
-    errors = {}
-    for name, image in found.items():
-        error = float(np.linalg.norm(image - answered[f"{prefix}.{name}"]))
-        if rounding is not None and not np.isnan(error):
-            error = max(error - rounding[name], 0.0)
-        errors[name] = error / lengths[name]
-    return errors
+    return _relative_errors(answered, prefix, found, rounding, lambda off, _: np.linalg.norm(off))
 
 
 def length_errors(
@@ -127,24 +120,35 @@ def length_errors(
     direction can it be more. It is never more than the error of the whole, so it matters only where its bound
     is tighter: in bfloat16.
     """
-    lengths = _lengths(answered, prefix, found)
+
+    def along(off: NDArray[np.float64], expected: NDArray[np.float64]) -> Any:
+        return abs(off @ expected) / (np.linalg.norm(expected) or 1.0)
+
+    return _relative_errors(answered, prefix, found, rounding, along)
+
+
+def _relative_errors(
+    answered: Answer,
+    prefix: str,
+    found: Mapping[str, NDArray[np.float64]],
+    rounding: Mapping[str, float] | None,
+    measure: Callable[[NDArray[np.float64], NDArray[np.float64]], Any],
+) -> dict[str, float]:
+    """Return what `measure` makes of each tensor's error and of what it should be, beyond its rounding.
+
+    It is relative to the norm of the tensor's gradient, as a rule.
+    """
+    norms = {name: float(answered[f"{prefix}.norm of {name}"]) for name in found}
+    whole = float(np.sqrt(sum(norm**2 for norm in norms.values())))
     errors = {}
     for name, image in found.items():
         expected = answered[f"{prefix}.{name}"]
-        length = float(np.linalg.norm(expected))
-        error = abs(float((image - expected) @ expected)) / length if length else 0.0
-        if not np.isnan(error):
+        error = float(measure(image - expected, expected))
+        if rounding is not None and not np.isnan(error):
             error = max(error - rounding[name], 0.0)
-        errors[name] = error / lengths[name]
+        # A gradient far smaller than the others is known less well, relative to itself.
+        errors[name] = error / max(norms[name], whole / 100)
     return errors
-
-
-def _lengths(answered: Answer, prefix: str, names: Iterable[str]) -> dict[str, float]:
-    """Return what the error of each tensor's gradient is relative to: its norm, as a rule."""
-    norms = {name: float(answered[f"{prefix}.norm of {name}"]) for name in names}
-    whole = float(np.sqrt(sum(norm**2 for norm in norms.values())))
-    # A gradient far smaller than the others is known less well, relative to itself.
-    return {name: max(norm, whole / 100) for name, norm in norms.items()}
 
 
 def _key(question: Question) -> str:

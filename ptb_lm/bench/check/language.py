@@ -132,10 +132,6 @@ def _question(task: LanguageTask, passes: Collection[str], seed: int) -> Steps:
     return Steps(task, distinct, (), "forward" in passes, seed)
 
 
-class _OverflowError(Exception):
-    """A step moved nothing because its gradient overflowed float16; the next one's loss is scaled by less."""
-
-
 class _Step(NamedTuple):
     """The observations of a training step of a variant."""
 
@@ -160,8 +156,8 @@ def _compare(model: Backend, question: Steps, errors: Errors) -> _Step:
     placed = list(corpus.windows(model.place(question.text), config.num_steps))
     scored = list(_score_windows(model, placed, config.batch_size)) if question.forward else []
     for _ in range(OVERFLOWS):
-        with contextlib.suppress(_OverflowError):
-            steps = list(_train_windows(model, placed, question))
+        steps = list(_train_windows(model, placed, question))
+        if len(steps) == len(placed):
             break
         model.load_weights(question.weights)
     else:
@@ -219,8 +215,7 @@ def _score_windows(model: Backend, windows: Sequence[Any], batch_size: int) -> I
 def _train_windows(model: Backend, windows: Sequence[Any], question: Steps) -> Iterator[_Step]:
     """Train on a question's windows, placed on the device, one after the other.
 
-    Raises:
-        _OverflowError: A gradient was too large for float16.
+    A step that moved nothing ends it: its gradient overflowed float16, and the next loss is scaled by less.
     """
     batch_size, steps = windows[0][0].shape
     state, before = model.zero_state(batch_size), model.export_weights()
@@ -230,7 +225,7 @@ def _train_windows(model: Backend, windows: Sequence[Any], question: Steps) -> I
         state, loss = model.train_step(x_BT, y_BT, state, learning_rate=rate)
         (measured,) = model.read([loss])
         if getattr(measured, "new_loss_scale", 0.0):  # users' own have none
-            raise _OverflowError
+            return
         seconds = time.perf_counter() - start
         after = model.export_weights()
         moved = {name: fingerprint(before[name].astype(np.float64) - after[name]) for name in before}

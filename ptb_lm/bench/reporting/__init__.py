@@ -1,6 +1,6 @@
 """Reports of a benchmark: report.md, report.html, the terminal's table, and the comparison of two benchmarks.
 
-report.py puts a document (document.py) together: first answer.py, which says what to take; then sections.py,
+report.py puts a document (page.py) together: first answer.py, which says what to take; then sections.py,
 which describes a workload by tables (result_table.py; in a checkout also those of benchmarks/published) and
 the machine. formats.py writes numbers and names. page.py writes a document by templates/,
 as Markdown and as a page; plots.py draws (bar_plot.py: the bars). terminal.py is for the end of a run,

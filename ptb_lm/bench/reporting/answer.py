@@ -11,8 +11,8 @@ from ptb_lm.bench.findings import Group, Result, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.bar_plot import Bar, SpeedPlot
-from ptb_lm.bench.reporting.document import CaptionedTable
 from ptb_lm.bench.reporting.formats import NOTHING, join_names, percent, rate, significant
+from ptb_lm.bench.reporting.page import CaptionedTable
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.variants import TITLES, original, program
 from ptb_lm.common.tables import Column, Table

@@ -9,7 +9,7 @@ from ptb_lm.bench.findings import Group, Result, Summary, distinct
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats, result_table
 from ptb_lm.bench.reporting.bar_plot import Bar, BarPlot
-from ptb_lm.bench.reporting.document import CaptionedTable, Section
+from ptb_lm.bench.reporting.page import CaptionedTable, Section
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.variants import original
 from ptb_lm.common.tables import Column, Table

@@ -34,15 +34,6 @@ class Product(NamedTuple):
         return f"{self.m} × {self.k} × {self.n}{f' ({self.what})' if self.what else ''}"
 
 
-class Gemm(NamedTuple):
-    """How fast the machine multiplied matrices just now: by the best of its libraries, at the best shape."""
-
-    gemm_gflops: float
-    gemm_library: str
-    gemm_shape: str
-    gemm_threads: int | None  # None where that is not known, and on a GPU
-
-
 class Machine:
     """Measures the machine, in a process of its own.
 
@@ -72,8 +63,8 @@ class Machine:
         threads = str(facts["threads"])
         self.environment = {name: os.environ.get(name, threads) for name in THREADS}
 
-    def gemm(self, precision: str, products: Sequence[Product]) -> Gemm:
-        """Return the rate of multiplication, measured now for half a second at least.
+    def gemm(self, precision: str, products: Sequence[Product]) -> dict[str, Any]:
+        """Return the rate of multiplication as a row has it, measured now for half a second at least.
 
         The first time, the fastest of all libraries and products is looked for. It is what the later times
         measure.
@@ -89,8 +80,12 @@ class Machine:
         every = [Product("", width, width, width), *products]
         shapes = [product[1:] for product in every]
         measured = self._ask(what="gemm", precision=precision, products=shapes)
-        shape = every[measured["product"]].shape
-        return Gemm(measured["gflops"], measured["library"], shape, measured["threads"])
+        return {
+            "gemm_gflops": measured["gflops"],
+            "gemm_library": measured["library"],
+            "gemm_shape": every[measured["product"]].shape,
+            "gemm_threads": measured["threads"],  # None where that is not known, and on a GPU
+        }
 
     def copy_gbytes(self) -> float:
         """Return the rate of a copy in the device's memory, read and written, in GB/s, measured now.

@@ -142,8 +142,8 @@ class Measurement:
         before = self.machine.gemm(precision, self._products)
         block = least_disturbed(lambda: worker.block(pass_name, steps))
         after = self.machine.gemm(precision, self._products)
-        limit = max(before, after, key=lambda gemm: gemm.gemm_gflops)
-        return block, {**limit._asdict(), "copy_gbytes": self.machine.copy_gbytes()}
+        limit = max(before, after, key=lambda gemm: float(gemm["gemm_gflops"]))
+        return block, {**limit, "copy_gbytes": self.machine.copy_gbytes()}
 
     def _precision(self, variant: Variant) -> str:
         return variant.precision or self.options.precision

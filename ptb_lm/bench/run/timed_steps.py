@@ -6,13 +6,15 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
+
+from typing_extensions import override
 
 from ptb_lm.bench.workloads import LanguageTask, Task, Workload
 from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Words
 from ptb_lm.model import parameters
-from ptb_lm.model.backend import Arrays, Backend
+from ptb_lm.model.backend import Backend
 
 WINDOWS = 32  # distinct ones, over and over
 # Seconds of a timed block, at least: the clock's own grain and the last synchronisation must not count.
@@ -83,17 +85,30 @@ def plan_blocks(workload: Workload, *, step_seconds: float, limit: float, steps:
     )
 
 
-class TimedSteps(Protocol):
-    """The steps of a task, as a worker times them."""
+class TimedSteps:
+    """The steps of a task, as a worker times them.
 
-    model: Any  # as it was built of the task's configuration, to be compared with the reference
+    Attributes:
+        model: Model of the task's configuration, which is compared with the reference, too.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.export_weights, self.environment = model.export_weights, model.environment
+        self.device_memory = model.device_memory
 
     @property
     def engine(self) -> str:
         """Description of the code that computes the layers; after a step, of the code that did."""
+        return str(self.model.engine)
 
     def restart(self) -> None:
         """Begin anew at a training run's initial weights."""
+        raise NotImplementedError
+
+    def losses(self, pass_name: str, steps: int) -> list[float]:
+        """Do some steps; return their losses, which the device has computed by then."""
+        raise NotImplementedError
 
     def block(self, pass_name: str, steps: int, *, untimed: int) -> float:
         """Do some steps; return the wall seconds of all but the first, with the device synchronised.
@@ -106,50 +121,35 @@ class TimedSteps(Protocol):
         Raises:
             ArithmeticError: A loss is not finite.
         """
+        before = self.losses(pass_name, untimed)
+        start = time.perf_counter()
+        losses = self.losses(pass_name, steps)
+        seconds = time.perf_counter() - start
+        for index, loss in enumerate([*before, *losses]):
+            if not math.isfinite(loss):
+                raise ArithmeticError(f"the loss of step {index} of a block is {loss}")
+        return seconds
 
-    def export_weights(self) -> Arrays:
-        """Return the parameters by canonical name."""
 
-    def environment(self) -> dict[str, Any]:
-        """Return versions, device and threads."""
-
-    def device_memory(self) -> int | None:
-        """Return the peak of bytes allocated on the device since it was last asked for; None on a CPU."""
-
-
-class LanguageSteps:
+class LanguageSteps(TimedSteps):
     """A language model's training or evaluation steps, window after window with the state carried."""
 
     def __init__(self, task: LanguageTask, build: Callable[..., Any], *, seed: int) -> None:
         self.task, self.seed = task, seed
-        self.model: Backend = build(task.config, self._initial())
-        self.export_weights, self.environment = self.model.export_weights, self.model.environment
-        self.device_memory = self.model.device_memory
+        super().__init__(build(task.config, self._initial()))
         self.windows = self._windows(self.model.place(task.rows(WINDOWS, seed=seed)))
         self.state = self.model.zero_state(task.batch_size)
 
-    @property
-    def engine(self) -> str:
-        """Description of the code that computes the layers."""
-        return self.model.engine
-
+    @override
     def restart(self) -> None:
         """Begin anew at the initial weights and the zero state."""
         self.model.load_weights(self._initial())
         self.state = self.model.zero_state(self.task.batch_size)
 
-    def block(self, pass_name: str, steps: int, *, untimed: int) -> float:
-        """Do some steps; return the wall seconds of those that are timed."""
-        before = self._steps(pass_name, untimed)
-        start = time.perf_counter()
-        losses = self._steps(pass_name, steps)
-        seconds = time.perf_counter() - start
-        check_finite([*before, *losses])
-        return seconds
-
-    def _steps(self, pass_name: str, steps: int) -> list[float]:
-        """Do some steps; return their losses, which the device has computed by then."""
-        backend, state, rate = self.model, self.state, self.task.config.learning_rate
+    @override
+    def losses(self, pass_name: str, steps: int) -> list[float]:
+        backend: Backend = self.model
+        state, rate = self.state, self.task.config.learning_rate
         losses = []
         for x_BT, y_BT in itertools.islice(self.windows, steps):
             if pass_name == "train":
@@ -179,10 +179,3 @@ def prepare(task: Task, build: Callable[..., Any], *, seed: int) -> TimedSteps:
 
 
 prepare.register(LanguageTask)(LanguageSteps)
-
-
-def check_finite(losses: list[float]) -> None:
-    """Raise an ArithmeticError if a loss of a block is not finite."""
-    for index, loss in enumerate(losses):
-        if not math.isfinite(loss):
-            raise ArithmeticError(f"the loss of step {index} of a block is {loss}")

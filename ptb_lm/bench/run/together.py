@@ -7,6 +7,7 @@ over the words stands for what the trainer's ranks agree on after each step.
 Shapes: B = batch, T = time steps, L = length of a row.
 """
 
+import functools
 import os
 import pickle
 import socket
@@ -125,35 +126,34 @@ class MultiProcessModel:
 
     def zero_state(self, batch_size: int) -> State:
         """Let each process carry the zero state; the worker need not see it."""
-        self._send("zero_state")
-        self.rank.zero_state()
-        return None
+        self._call_all("zero_state")
 
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters in each process."""
-        self._send("load_weights", dict(weights))
-        self.rank.load_weights(weights)
+        self._call_all("load_weights", dict(weights))
 
     def train_step(self, x_BT: Ids, y_BT: Ids, state: State, *, learning_rate: float) -> tuple[State, Loss]:
         """Do a training step in each process."""
-        self._send("train_step", x_BT, y_BT, learning_rate)
-        return None, self.rank.train_step(x_BT, y_BT, learning_rate)
+        return None, self._call_all("train_step", x_BT, y_BT, learning_rate)
 
     def export_training_state(self, state: State) -> Arrays:
         """Return the state that all processes carry, and their dropout streams."""
-        self._send("export_training_state")
-        return self.rank.export_training_state()
+        exported: Arrays = self._call_all("export_training_state")
+        return exported
 
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set in each process what `export_training_state` returned."""
-        self._send("load_training_state", dict(arrays))
-        self.rank.load_training_state(arrays)
-        return None
+        self._call_all("load_training_state", dict(arrays))
 
     def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
         """Return what dropout will keep in the next training window."""
-        self._send("next_masks", batch, steps)
-        return self.rank.next_masks(batch, steps)
+        masks: Masks[NDArray[np.bool_]] = self._call_all("next_masks", batch, steps)
+        return masks
+
+    def _call_all(self, method: str, *arguments: Any) -> Any:
+        """Call a method of each process's rank; return what the first one's returns."""
+        self._send(method, *arguments)
+        return getattr(self.rank, method)(*arguments)
 
     def _send(self, *message: Any) -> None:
         for other in self.others:
@@ -162,19 +162,15 @@ class MultiProcessModel:
             other.stdin.flush()
 
 
-def build_for_two(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> MultiProcessModel:
-    """Return a model that two processes train."""
-    return MultiProcessModel(2, config, weights, _torch_choice(choice))
+def _build(
+    processes: int, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice
+) -> MultiProcessModel:
+    """Return a model that some processes train, each by torch."""
+    own_choice = Choice.create(**{**choice.to_json(), "framework": "torch"})
+    return MultiProcessModel(processes, config, weights, own_choice)
 
 
-def build_for_four(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> MultiProcessModel:
-    """Return a model that four processes train."""
-    return MultiProcessModel(4, config, weights, _torch_choice(choice))
-
-
-def _torch_choice(choice: Choice) -> Choice:
-    """Return the choice of the framework that computes it in each process."""
-    return Choice.create(**{**choice.to_json(), "framework": "torch"})
+two, four = (functools.partial(_build, count) for count in (2, 4))
 
 
 def _main() -> None:
