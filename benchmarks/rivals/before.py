@@ -8,6 +8,7 @@ taken out of git into a temporary folder, and renamed, so that both can be impor
 
 import atexit
 import dataclasses
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -39,12 +40,19 @@ def block_fused(config: Config, weights: Weights, **chosen: Any) -> Any:
 
 def _build(model: str, config: Config, weights: Weights, chosen: dict[str, Any]) -> Any:
     _take_out()
-    from ptb_lm_before import backend  # type: ignore[import-not-found]
-    from ptb_lm_before.config import Config as ConfigBefore  # type: ignore[import-not-found]
-
-    known = {field.name for field in dataclasses.fields(ConfigBefore)}
+    chosen = {**chosen, "framework": "torch", "model": model}
+    flat = importlib.util.find_spec(f"{NAME}.config")  # as the package was in its first weeks
+    folder = NAME if flat else f"{NAME}.model"
+    backend = importlib.import_module(f"{folder}.backend")
+    config_class = importlib.import_module(f"{folder}.config").Config
+    known = {field.name for field in dataclasses.fields(config_class)}
     values = {name: value for name, value in dataclasses.asdict(config).items() if name in known}
-    return backend.build(ConfigBefore(**values), weights, framework="torch", **{**chosen, "model": model})
+    before = config_class(**values)
+    if flat:
+        return backend.build(before, weights, **chosen)
+    choice = importlib.import_module(f"{folder}.choice").Choice
+    create = choice.create if hasattr(choice, "create") else choice.of
+    return backend.build(before, weights, create(**chosen))
 
 
 def _take_out() -> None:
