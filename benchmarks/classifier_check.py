@@ -40,7 +40,7 @@ STEPS = 2
 
 
 @dataclass(frozen=True)
-class Steps:
+class ClassifierQuestion:
     """The question: a gradient, and steps of Adam, each on a batch of its own.
 
     Attributes:
@@ -138,7 +138,7 @@ def check_classifier(
 ) -> Checked:
     """Compare a classifier with the reference; see ptb_lm.bench.check.check."""
     errors = _errors(task, precision)
-    question, how = Steps(task, problem.distinct_rows(task), seed), "there is none"
+    question, how = ClassifierQuestion(task, problem.distinct_rows(task), seed), "there is none"
     if task.config.keep_prob < 1:
         assert earlier is None, "the second model is not kept"
         undropped = dataclasses.replace(task, config=dataclasses.replace(task.config, keep_prob=1.0))
@@ -166,7 +166,7 @@ def _errors(task: ClassifierTask, precision: str) -> Errors:
 
 
 def _compare(
-    model: Classifier, question: Steps, errors: Errors, passes: Collection[str]
+    model: Classifier, question: ClassifierQuestion, errors: Errors, passes: Collection[str]
 ) -> tuple[float, float]:
     """Compare all that a question asks for; return loss and seconds of the first training step."""
     model.load_weights(question.weights)
@@ -180,7 +180,7 @@ def _compare(
 
 
 def _compare_gradients(
-    model: Classifier, question: Steps, answered: Answer, errors: Errors
+    model: Classifier, question: ClassifierQuestion, answered: Answer, errors: Errors
 ) -> Sequence[Mapping[str, NDArray[np.floating]]]:
     """Compare the loss and the gradient of each step's batch, and return the gradients."""
     every = []
@@ -198,7 +198,7 @@ def _compare_gradients(
 
 def _compare_updates(
     model: Classifier,
-    question: Steps,
+    question: ClassifierQuestion,
     answered: Answer,
     gradients: Sequence[Mapping[str, NDArray[np.floating]]],
     errors: Errors,

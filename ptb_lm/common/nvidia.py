@@ -34,7 +34,7 @@ class Gpu(NamedTuple):
     capability: Version
 
 
-class Build(NamedTuple):
+class TorchBuild(NamedTuple):
     """A build of torch with CUDA.
 
     Attributes:
@@ -53,10 +53,10 @@ class Build(NamedTuple):
 # The builds of torch 2.11 to 2.13 for Linux, the best first: the matrix in PyTorch's RELEASE.md, and
 # PYTORCH_RELEASES_CODE_CC in torch/cuda. Drivers: CUDA's release notes; one of CUDA 12 runs all of 12.
 BUILDS = (
-    Build("", "torch>=2.11,<=2.13.0", (580,), ((7, 5), (99,))),  # CUDA 13.0
-    Build("cu126", "torch>=2.11,<=2.13.0", (525, 60), ((5, 0), (10, 0))),
+    TorchBuild("", "torch>=2.11,<=2.13.0", (580,), ((7, 5), (99,))),  # CUDA 13.0
+    TorchBuild("cu126", "torch>=2.11,<=2.13.0", (525, 60), ((5, 0), (10, 0))),
     # The only build for Blackwell with a driver for CUDA 12; only torch 2.11 has it.
-    Build("cu128", "torch>=2.11,<2.12", (570,), ((7, 5), (13, 0))),
+    TorchBuild("cu128", "torch>=2.11,<2.12", (570,), ((7, 5), (13, 0))),
 )
 WITHOUT_GPU = ("cpu", BUILDS[0].torch)  # folder and requirement of the build without CUDA, gigabytes smaller
 
@@ -79,7 +79,7 @@ def gpus() -> list[Gpu]:
     return []
 
 
-def build_for(found: list[Gpu]) -> Build | None:
+def build_for(found: list[Gpu]) -> TorchBuild | None:
     """Return the build of torch that can use all the given GPUs, or None."""
     usable = (build for build in BUILDS if all(not _obstacle(gpu, build) for gpu in found))
     return next(usable, None)
@@ -98,7 +98,7 @@ def warn(trouble: str) -> None:
             print(f"warning: computing on the CPU: {trouble}", file=sys.stderr, flush=True)
 
 
-def _obstacle(gpu: Gpu, build: Build) -> str:
+def _obstacle(gpu: Gpu, build: TorchBuild) -> str:
     """Return why a build cannot use a GPU, as far as the two are known; "" if it can."""
     first, beyond = build.capabilities
     if gpu.driver and gpu.driver < build.driver:

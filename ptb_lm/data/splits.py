@@ -11,7 +11,7 @@ import numpy as np
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import SPLITS, tables, text, text_file
 from ptb_lm.data.preparation import Preparation
-from ptb_lm.data.text_file import Blocks, Part
+from ptb_lm.data.text_file import LineBlocks, Part
 from ptb_lm.data.tokens import PLAIN
 
 ALIASES = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
@@ -155,4 +155,4 @@ def _parts_of_file(whole: Part, preparation: Preparation) -> dict[str, Part]:
     # NumPy guarantees the raw stream of a bit generator, not that of permutation().
     order = np.argsort(np.random.PCG64(_SEED).random_raw(count), kind="stable").tolist()
     numbers = {"valid": order[:valid], "test": order[valid : valid + test], "train": order[valid + test :]}
-    return {split: whole._replace(blocks=Blocks(size, frozenset(numbers[split]))) for split in SPLITS}
+    return {split: whole._replace(blocks=LineBlocks(size, frozenset(numbers[split]))) for split in SPLITS}

@@ -29,7 +29,7 @@ _JSON_LINES = 100  # as many JSON objects, a line each, are no text
 URL = re.compile(r"(\w[\w+.-]+):/+(.+)")  # in a Path, which has one slash of the two
 
 
-class Blocks(NamedTuple):
+class LineBlocks(NamedTuple):
     """Some lines of a file: whole blocks of them, counted from 0."""
 
     lines: int  # of a block
@@ -58,7 +58,7 @@ class Part(NamedTuple):
     """
 
     path: Path
-    blocks: Blocks | None = None
+    blocks: LineBlocks | None = None
     treatment: Treatment = PLAIN
     column: str | None = None
     shards: tuple[Path, ...] = ()
@@ -184,7 +184,7 @@ def _cut(pieces: Iterable[str], cut: Callable[[str], int]) -> Iterator[str]:
         yield rest
 
 
-def _select(pieces: Iterable[str], blocks: Blocks) -> Iterator[str]:
+def _select(pieces: Iterable[str], blocks: LineBlocks) -> Iterator[str]:
     """Yield the text of the lines in some blocks; none of the pieces is empty."""
     line = 0
     for piece in pieces:

@@ -21,7 +21,7 @@ from ptb_lm.model.backend import Backend, State
 # The sentences that are sorted by length together. More would pad less, and wait longer for the first result.
 CHUNK_SENTENCES, CHUNK_WORDS = 4096, 1 << 17
 
-AnyWords = TypeVar("AnyWords", bound=EncodedWords)
+AnyEncoded = TypeVar("AnyEncoded", bound=EncodedWords)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,10 +117,10 @@ class TextReader:
 
 
 def chunk_sentences(
-    sentences: Iterable[AnyWords], *, count: int = CHUNK_SENTENCES, words: int = CHUNK_WORDS
-) -> Iterator[list[AnyWords]]:
+    sentences: Iterable[AnyEncoded], *, count: int = CHUNK_SENTENCES, words: int = CHUNK_WORDS
+) -> Iterator[list[AnyEncoded]]:
     """Yield lists of sentences in their order: at most `count`, and none after `words` words."""
-    chunk, size = list[AnyWords](), 0
+    chunk, size = list[AnyEncoded](), 0
     for sentence in sentences:
         chunk.append(sentence)
         size += len(sentence.ids)

@@ -553,9 +553,11 @@ def test_an_answer_is_computed_once_and_one_that_is_broken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "cache_folder", lambda: tmp_path)
-    asked, answer = [], language_question.Steps.answer
-    monkeypatch.setattr(language_question.Steps, "answer", lambda self: asked.append(self) or answer(self))
-    question = language_question.Steps(UNDROPPED, 6, (), True, 3)
+    asked, answer = [], language_question.LanguageQuestion.answer
+    monkeypatch.setattr(
+        language_question.LanguageQuestion, "answer", lambda self: asked.append(self) or answer(self)
+    )
+    question = language_question.LanguageQuestion(UNDROPPED, 6, (), True, 3)
     first = expected.answer(question)
     (path,) = tmp_path.iterdir()
     np.testing.assert_equal(expected.answer(dataclasses.replace(question)), first)
@@ -582,14 +584,17 @@ def test_the_oldest_answers_are_forgotten(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(files, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(expected, "CACHED_ANSWERS", 2)
     for seed in range(4):
-        expected.answer(classifier_check.Steps(CLASSIFIERS["cross_entropy"], 6, seed))
+        expected.answer(classifier_check.ClassifierQuestion(CLASSIFIERS["cross_entropy"], 6, seed))
     assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "question",
-    [language_question.Steps(UNDROPPED, 3, (), True, 3), classifier_check.Steps(CLASSIFIERS["ctc"], 2, 3)],
+    [
+        language_question.LanguageQuestion(UNDROPPED, 3, (), True, 3),
+        classifier_check.ClassifierQuestion(CLASSIFIERS["ctc"], 2, 3),
+    ],
 )
 def test_a_process_of_its_own_gives_the_same_answer(question: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expected, "INLINE", 0)
@@ -648,9 +653,9 @@ def test_the_length_of_a_gradient_is_that_along_the_reference() -> None:
 @pytest.mark.parametrize("task", [EVERYTHING, *CLASSIFIERS.values()])
 def test_what_computes_an_answer_is_part_of_its_key(task: Any) -> None:
     """Every file of the package but that of the task, whose sizes and data are facts of the question."""
-    question: expected.Question = classifier_check.Steps(task, 6, seed=3)
+    question: expected.Question = classifier_check.ClassifierQuestion(task, 6, seed=3)
     if isinstance(task, LanguageTask):
-        question = language_question.Steps(task, 6, (), True, seed=3)
+        question = language_question.LanguageQuestion(task, 6, (), True, seed=3)
     package = Path(expected.__file__).resolve().parents[2]
     names: set[str] = set()
     sys.setprofile(lambda frame, event, arg: names.add(frame.f_code.co_filename))

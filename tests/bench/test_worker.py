@@ -13,7 +13,7 @@ from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
 from ptb_lm.bench.run import worker
 from ptb_lm.bench.run.timed_steps import WINDOWS, LanguageSteps
-from ptb_lm.bench.run.worker import Blocks, Candidate
+from ptb_lm.bench.run.worker import BlockTimer, Candidate
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common.errors import UserError
@@ -51,7 +51,7 @@ def test_memory_is_that_of_all_processes_of_a_variant() -> None:
 
 
 PASSES = """
-from ptb_lm.bench.run.worker import Blocks
+from ptb_lm.bench.run.worker import BlockTimer
 
 class Steps:
     def block(self, pass_name, steps, *, untimed):
@@ -61,7 +61,7 @@ class Steps:
     def device_memory(self):
         return None
 
-blocks = Blocks(Steps())
+blocks = BlockTimer(Steps())
 for pass_name, held in (("train", 300_000_000), ("forward", 1), ("train", 1), ("forward", 1)):
     print(blocks.block(pass_name, held, untimed=0)["peak_memory"]["host_bytes"])
 """
@@ -163,7 +163,7 @@ def test_each_pass_has_its_own_peak_from_its_first_step_on(
     steps: Any = SimpleNamespace(
         block=lambda pass_name, steps, untimed: 1.0, device_memory=lambda: next(device)
     )
-    blocks = Blocks(steps)
+    blocks = BlockTimer(steps)
     found = [
         blocks.block(pass_name, 1, untimed=0)["peak_memory"]
         for pass_name in ("train", "forward", "train", "forward")

@@ -359,7 +359,7 @@ def test_a_preparation_is_kept_as_json() -> None:
 def test_part_reads_its_lines_only(tmp_path: Path) -> None:
     path = write(tmp_path / "raw.txt", "a\r\nb\nc\nd\ne")
     for numbers, expected in (({0, 2}, "a b e"), ({1}, "c d"), ({2}, "e")):
-        vocabulary, ids = text.build_vocabulary(Part(path, text_file.Blocks(2, frozenset(numbers))))
+        vocabulary, ids = text.build_vocabulary(Part(path, text_file.LineBlocks(2, frozenset(numbers))))
         assert [vocabulary.words[i] for i in ids if vocabulary.words[i] != "<eos>"] == expected.split()
 
 

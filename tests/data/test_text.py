@@ -9,7 +9,7 @@ import pytest
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import text, text_file
-from ptb_lm.data.text_file import Blocks, Part
+from ptb_lm.data.text_file import LineBlocks, Part
 from ptb_lm.data.tokens import Treatment
 from ptb_lm.data.vocabulary import Vocabulary
 
@@ -92,10 +92,10 @@ def test_errors_name_file_and_line(
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 1 << 20])
-@pytest.mark.parametrize("blocks", [None, Blocks(2, frozenset({1}))], ids=["whole", "its last two lines"])
+@pytest.mark.parametrize("blocks", [None, LineBlocks(2, frozenset({1}))], ids=["whole", "its last two lines"])
 @pytest.mark.parametrize("tokenize", ["whitespace", "words"])
 def test_an_eos_in_the_text_ends_no_line(
-    tokenize: str, blocks: Blocks | None, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tokenize: str, blocks: LineBlocks | None, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if tokenize == "words":
         pytest.importorskip("nltk")

@@ -131,7 +131,7 @@ def test_each_word_has_its_surprise_and_the_likeliest(port: int, model: Any) -> 
 def test_a_perplexity_beyond_the_largest_float_is_said() -> None:
     words = [reading.ReadWord(word="w1", unknown=False, bits=bits, likeliest=()) for bits in (1030.0, 1040.0)]
     assert reading.perplexity(words) == math.inf
-    answer = play_page.write_page(play_page.Answer(text="w1 w1", words=words), model="")
+    answer = play_page.write_page(play_page.PageContent(text="w1 w1", words=words), model="")
     assert re.search("Perplexity .* largest float .2 words", answer)
 
 

@@ -38,7 +38,7 @@ from ptb_lm.bench.check import dropout, expected, language_question, problem
 from ptb_lm.bench.check.bounds import BOUNDS, Checked, Errors, WrongError
 from ptb_lm.bench.check.dropout import Kept
 from ptb_lm.bench.check.expected import Answer, fingerprint
-from ptb_lm.bench.check.language_question import Steps
+from ptb_lm.bench.check.language_question import LanguageQuestion
 from ptb_lm.bench.check.problem import STEPS
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data import corpus
@@ -120,16 +120,16 @@ def _without_dropout(model: Backend) -> Callable[[], contextlib.AbstractContextM
     return getattr(model, "without_dropout", None)
 
 
-def _question_without_dropout(question: Steps) -> Steps:
+def _question_without_dropout(question: LanguageQuestion) -> LanguageQuestion:
     """Return the question without dropout."""
     task = dataclasses.replace(question.task, config=dropout.without_dropout(question.task.config))
     return dataclasses.replace(question, task=task, distinct=problem.distinct_rows(task))
 
 
-def _question(task: LanguageTask, passes: Collection[str], seed: int) -> Steps:
+def _question(task: LanguageTask, passes: Collection[str], seed: int) -> LanguageQuestion:
     """Return the question, still without masks, which differ from row to row."""
     distinct = task.batch_size if task.config.has_dropout else problem.distinct_rows(task)
-    return Steps(task, distinct, (), "forward" in passes, seed)
+    return LanguageQuestion(task, distinct, (), "forward" in passes, seed)
 
 
 class _Step(NamedTuple):
@@ -143,7 +143,7 @@ class _Step(NamedTuple):
     masks: Kept | None
 
 
-def _compare(model: Backend, question: Steps, errors: Errors) -> _Step:
+def _compare(model: Backend, question: LanguageQuestion, errors: Errors) -> _Step:
     """Compare all that a question asks for; return the first training step.
 
     Args:
@@ -183,7 +183,7 @@ def _compare(model: Backend, question: Steps, errors: Errors) -> _Step:
 
 
 def _compare_gradients(
-    step: _Step, question: Steps, index: int, scale: float, wanted: Answer, errors: Errors
+    step: _Step, question: LanguageQuestion, index: int, scale: float, wanted: Answer, errors: Errors
 ) -> None:
     """Compare the gradient of every tensor, by which a step moved it times a scale."""
     where = f"in training step {index + 1}"
@@ -212,7 +212,7 @@ def _score_windows(model: Backend, windows: Sequence[Any], batch_size: int) -> I
         yield model.read([loss])[0].nll / batch_size
 
 
-def _train_windows(model: Backend, windows: Sequence[Any], question: Steps) -> Iterator[_Step]:
+def _train_windows(model: Backend, windows: Sequence[Any], question: LanguageQuestion) -> Iterator[_Step]:
     """Train on a question's windows, placed on the device, one after the other.
 
     A step that moved nothing ends it: its gradient overflowed float16, and the next loss is scaled by less.

@@ -30,7 +30,7 @@ _BY_STRETCH = "by stretch: "
 
 
 @dataclass(frozen=True)
-class Steps:
+class LanguageQuestion:
     """The question: training steps from given weights, window after window.
 
     Attributes:
@@ -142,7 +142,7 @@ def stretch_answer(answered: Answer, stretch: float) -> Answer:
     what follows from that. What is left out is of the order of the part's square.
 
     Args:
-        answered: Result of `Steps.answer`.
+        answered: Result of `LanguageQuestion.answer`.
         stretch: The part; negative if the update is shorter.
     """
     return {

@@ -37,7 +37,7 @@ from ptb_lm.common import host
 from ptb_lm.common.errors import OutOfMemoryError, UserError
 
 
-class Blocks:
+class BlockTimer:
     """Times a variant's blocks of steps, and measures memory and disturbance beside them."""
 
     def __init__(self, steps: TimedSteps) -> None:
@@ -165,7 +165,7 @@ def _answers(questions: Iterator[dict[str, Any]]) -> Iterator[Mapping[str, Any]]
         order = first["order"]
         candidate = Candidate(Options(**order["options"]), order["workload"], order["variant"])
         yield candidate.facts
-        blocks = Blocks(candidate.steps)
+        blocks = BlockTimer(candidate.steps)
         for question in questions:
             if "pass" in question:
                 yield blocks.block(question["pass"], question["steps"], untimed=question["untimed"])

@@ -31,7 +31,7 @@ FURTHER = 6  # values beyond a grid, at most: 64 times less or more than its edg
 
 S = TypeVar("S", Dynamic, Cache)
 T = TypeVar("T")
-Number = TypeVar("Number", int, float)
+GridValue = TypeVar("GridValue", int, float)
 
 
 class Trial(NamedTuple):
@@ -170,7 +170,9 @@ def distinct_sizes(sizes: Sequence[int], words: int) -> Sequence[int]:
     return [size // 2, size] if size > 1 else [size]
 
 
-def least(measure: Callable[[Number], float], values: Iterable[Number], *, limit: float = math.inf) -> float:
+def least(
+    measure: Callable[[GridValue], float], values: Iterable[GridValue], *, limit: float = math.inf
+) -> float:
     """Measure all values of a grid; return the least measurement.
 
     While the best value is the smallest of those measured, its half is measured too, and while it is the
@@ -191,7 +193,7 @@ def least(measure: Callable[[Number], float], values: Iterable[Number], *, limit
     return min(results.values())
 
 
-def _beyond(results: dict[Number, float]) -> Number | None:
+def _beyond(results: dict[GridValue, float]) -> GridValue | None:
     """Return the value beyond the edge at which the best one lies; None if it lies inside."""
     best = min(results, key=results.__getitem__)
     if best == min(results):

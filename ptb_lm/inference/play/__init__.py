@@ -16,7 +16,7 @@ from typing_extensions import override
 from ptb_lm.common.errors import UserError
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.play import reading
-from ptb_lm.inference.play.page import Answer, write_page
+from ptb_lm.inference.play.page import PageContent, write_page
 
 HOST = "127.0.0.1"
 FORMS = ("/read", "/continue")  # where the page sends them
@@ -51,7 +51,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True  # a request that is not answered yet does not hold up the end
     model: LanguageModel
     description: str
-    first_answer: Answer
+    first_answer: PageContent
 
     def __init__(self, port: int) -> None:
         self.turn = threading.Lock()
@@ -70,10 +70,10 @@ class Server(ThreadingHTTPServer):
         """Answer with a model from now on, and show a sentence that it has read already."""
         self.model, self.description = model, reading.description(model)
         text = reading.write_opening(model)
-        answer, _ = self.answer("/read", {"text": text}) if text else (Answer(), None)
+        answer, _ = self.answer("/read", {"text": text}) if text else (PageContent(), None)
         self.first_answer = dataclasses.replace(answer, is_opening=bool(text))
 
-    def answer(self, path: str, fields: dict[str, str]) -> tuple[Answer, HTTPStatus]:
+    def answer(self, path: str, fields: dict[str, str]) -> tuple[PageContent, HTTPStatus]:
         """Return the answer to a form that was sent to one of FORMS."""
         shown: dict[str, Any] = {
             name: fields[name] for name in ("text", "prompt", "length", "temperature") if name in fields
@@ -86,8 +86,8 @@ class Server(ThreadingHTTPServer):
                 else:
                     shown["words"] = reading.read(self.model, fields.get("text", ""))
         except UserError as error:
-            return Answer(**shown, is_prompt=is_prompt, problem=str(error)), HTTPStatus.BAD_REQUEST
-        return Answer(**shown, is_prompt=is_prompt), HTTPStatus.OK
+            return PageContent(**shown, is_prompt=is_prompt, problem=str(error)), HTTPStatus.BAD_REQUEST
+        return PageContent(**shown, is_prompt=is_prompt), HTTPStatus.OK
 
     @property
     def port(self) -> int:
@@ -120,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] in {"/", *FORMS}:
             self._show(self.server.first_answer)
         else:
-            self._show(Answer(problem=f"there is no page {self.path}"), HTTPStatus.NOT_FOUND)
+            self._show(PageContent(problem=f"there is no page {self.path}"), HTTPStatus.NOT_FOUND)
 
     do_HEAD = do_GET
 
@@ -130,12 +130,12 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._is_ours():
             return
         if self.path not in FORMS:
-            self._show(Answer(problem=f"there is no page {self.path}"), HTTPStatus.NOT_FOUND)
+            self._show(PageContent(problem=f"there is no page {self.path}"), HTTPStatus.NOT_FOUND)
             return
         try:
             fields = _fields(content)
         except UserError as error:
-            self._show(Answer(problem=str(error)), HTTPStatus.BAD_REQUEST)
+            self._show(PageContent(problem=str(error)), HTTPStatus.BAD_REQUEST)
             return
         self._show(*self.server.answer(self.path, fields))
 
@@ -147,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
         origin = self.headers.get("Origin")
         if self.headers.get("Host") in names and origin in {None, *(f"http://{name}" for name in names)}:
             return True
-        self._show(Answer(problem="this page answers to its own address alone"), HTTPStatus.FORBIDDEN)
+        self._show(PageContent(problem="this page answers to its own address alone"), HTTPStatus.FORBIDDEN)
         return False
 
     def _content(self) -> bytes | None:
@@ -162,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
             left -= len(piece)
         return content
 
-    def _show(self, answer: Answer, status: HTTPStatus = HTTPStatus.OK) -> None:
+    def _show(self, answer: PageContent, status: HTTPStatus = HTTPStatus.OK) -> None:
         content = write_page(answer, model=self.server.description).encode()
         self.send_response(status)
         self.send_header("Content-Type", "text/html; charset=utf-8")

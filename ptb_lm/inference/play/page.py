@@ -57,7 +57,7 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class PageContent:
     """A form as it was typed, and the answer to it; a field that does not apply is None.
 
     Attributes:
@@ -83,7 +83,7 @@ class Answer:
     is_opening: bool = False
 
 
-def write_page(answer: Answer, *, model: str) -> str:
+def write_page(answer: PageContent, *, model: str) -> str:
     """Return the page.
 
     Args:
