@@ -122,30 +122,29 @@ def test_ensure_leaves_an_intact_corpus_alone(small, tmp_path, monkeypatch):
         assert (now.st_ino, now.st_mtime_ns) == (stat.st_ino, stat.st_mtime_ns)
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", ["missing", "truncated", "empty", "changed", "binary"])
-def test_ensure_repairs(small, tmp_path, name, damage):
-    synthetic.ensure(tmp_path)
-    before = snapshot(tmp_path)
-    path, content = tmp_path / name, before[name]
-    if damage == "missing":
-        path.unlink()
-    else:
-        changed = content.replace(b"version", b"Version") if name.endswith("json") else content.swapcase()
-        path.write_bytes(
-            {"truncated": content[:-9], "empty": b"", "changed": changed, "binary": b"\xff\x00"}[damage]
-        )
-    synthetic.ensure(tmp_path)
-    assert snapshot(tmp_path) == before
+DAMAGES = {
+    "missing": None,
+    "truncated": lambda content: content[:-9],
+    "empty": lambda content: b"",
+    "changed": lambda content: (
+        content.replace(b"version", b"Version") if b"version" in content else content.swapcase()
+    ),
+    "binary": lambda content: b"\xff\x00",
+}
+OTHER_RECORDS = [b"[]", b"null", b"{}", b'{"valid": 1.0, "test": null}', b'{"valid": 1, "test": 2}']
 
 
 @pytest.mark.parametrize(
-    "record", ["[]", "null", "{}", '{"valid": 1.0, "test": null}', '{"valid": 1, "test": 2}']
+    ("name", "damage"),
+    [
+        *((name, damage) for name in FILES for damage in DAMAGES.values()),
+        *(("perplexity.json", lambda _, record=record: record) for record in OTHER_RECORDS),
+    ],
 )
-def test_ensure_replaces_a_record_of_another_form(small, tmp_path, record):
+def test_ensure_repairs(small, tmp_path, name, damage):
     synthetic.ensure(tmp_path)
-    before = snapshot(tmp_path)
-    (tmp_path / "perplexity.json").write_text(record)
+    before, path = snapshot(tmp_path), tmp_path / name
+    path.write_bytes(damage(before[name])) if damage else path.unlink()
     synthetic.ensure(tmp_path)
     assert snapshot(tmp_path) == before
 

@@ -50,6 +50,8 @@ def test_the_precisions_of_a_cpu(framework: str, precision: str, has_it: bool) -
         ({"unroll": "loop"}, "unroll 'loop' .* static"),
         ({"device": "tpu"}, "device 'tpu' .* auto, cpu, cuda"),
         ({"framework": "tensorflow", "precision": "bf16"}, "precision 'bf16' .* fp32, fp64"),
+        ({"model": "gru"}, "model 'gru' .* basic, block, block_fused, cudnn, persistent"),
+        ({"model": "basic", "execution": "xla"}, "execution 'xla' .* auto, eager, graph, compile, jit"),
         ({"execution": "jit"}, "cudnn .*--execution jit: TorchScript .* auto, eager, graph"),
         ({"seed": -1}, f"--seed .* {MAX_SEED}"),
     ],

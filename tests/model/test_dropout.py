@@ -29,7 +29,7 @@ UNITS = {"embedding_size": 5, "keep_prob": 0.5}
 WEIGHTS = {"embedding_keep_prob": 0.6, "recurrent_keep_prob": 0.7}
 CASES: dict[str, dict[str, Any]] = {
     "units": UNITS,
-    "units of a window": {**UNITS, "variational": True},
+    "units of a window": {**UNITS, "embedding_size": 9, "variational": True},  # wider than the layers
     "words": {"embedding_keep_prob": 0.6},
     "recurrent weights": {"recurrent_keep_prob": 0.7},
     "tied, nothing dropped": {"tie_weights": True},

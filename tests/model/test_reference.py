@@ -1,6 +1,7 @@
 """reference.py against finite differences and against facts known without it."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,65 +27,44 @@ def test_log_probabilities_are_distributions_and_sum_to_the_loss(
         np.testing.assert_array_equal(state, other)
 
 
-@pytest.mark.parametrize("with_dropout", [False, True])
-@pytest.mark.parametrize("sizes", [(7, 7, 7), (5, 7, 4)])
-def test_gradients_equal_finite_differences(sizes: tuple[int, ...], with_dropout: bool) -> None:
-    """The embedding's width, then the units of each layer."""
-    rng = np.random.default_rng(0)
-    batch, steps = 3, 5
+@pytest.mark.parametrize(
+    ("sizes", "what"),
+    [
+        *((sizes, what) for sizes in ((7, 7, 7), (5, 7, 4)) for what in ("plain", "masks of steps")),
+        ((5, 7, 4), "masks of a window"),
+        ((5, 7, 4), "masks of weights"),
+        ((6, 7, 6), "tied"),
+        ((6, 7, 6), "masks of a window, masks of weights, tied"),
+    ],
+)
+def test_gradients_equal_finite_differences(sizes: tuple[int, ...], what: str) -> None:
+    """Sizes are the embedding's width, then the units of each layer."""
+    rng, batch, steps = np.random.default_rng(0), 3, 5
     shapes = {
         "embedding": (VOCABULARY, sizes[0]),
         **parameters.stack_shapes(sizes[0], sizes[1:]),
-        "softmax.kernel": (sizes[-1], VOCABULARY),
+        **({} if "tied" in what else {"softmax.kernel": (sizes[-1], VOCABULARY)}),
         "softmax.bias": (VOCABULARY,),
     }
     weights = {name: rng.uniform(-0.5, 0.5, shape) for name, shape in shapes.items()}
     state = tuple([rng.uniform(-1, 1, (batch, hidden)) for hidden in sizes[1:]] for _ in "hc")
     words = rng.integers(VOCABULARY, size=(batch, steps + 1))
-    x_BT, y_BT = words[:, :-1], words[:, 1:]
-    masks = [rng.integers(2, size=(steps, batch, width)) / 0.5 for width in sizes] if with_dropout else None
-    _, gradients, _ = reference.loss_and_gradients(weights, x_BT, y_BT, state, masks=masks)
-
-    def loss() -> float:
-        return reference.loss_and_gradients(weights, x_BT, y_BT, state, masks=masks)[0]
-
-    assert_gradients(loss, weights, gradients, atol=1e-8)
-
-
-@pytest.mark.parametrize("what", ["tied", "window masks", "weight masks", "all, tied"])
-def test_gradients_of_the_regularised_model_equal_finite_differences(what: str) -> None:
-    """Tied weights; masks that hold for all time steps; dropped words and recurrent weights."""
-    rng, tied = np.random.default_rng(0), "tied" in what
-    batch, steps, sizes = 3, 5, (6, 7, 6) if tied else (5, 7, 4)
-    shapes = {
-        "embedding": (VOCABULARY, sizes[0]),
-        **parameters.stack_shapes(sizes[0], sizes[1:]),
-        **({} if tied else {"softmax.kernel": (sizes[-1], VOCABULARY)}),
-        "softmax.bias": (VOCABULARY,),
-    }
-    weights = {name: rng.uniform(-0.5, 0.5, shape) for name, shape in shapes.items()}
-    state = tuple([rng.uniform(-1, 1, (batch, hidden)) for hidden in sizes[1:]] for _ in "hc")
-    words = rng.integers(VOCABULARY, size=(batch, steps + 1))
-    x_BT, y_BT = words[:, :-1], words[:, 1:]
-    masks, weight_masks = None, None
-    if what in ("window masks", "all, tied"):
-        masks = [rng.integers(2, size=(1, batch, width)) / 0.5 for width in sizes]
-    if what in ("weight masks", "all, tied"):
+    masks: dict[str, Any] = {"masks": None, "weight_masks": None}
+    for kind, length in (("masks of steps", steps), ("masks of a window", 1)):
+        if kind in what:
+            masks["masks"] = [rng.integers(2, size=(length, batch, width)) / 0.5 for width in sizes]
+    if "masks of weights" in what:
         masked = {"embedding": (VOCABULARY, 1)}
         masked |= {name: shape for name, shape in shapes.items() if name.endswith("recurrent_kernel")}
-        weight_masks = {name: rng.integers(2, size=shape) / 0.5 for name, shape in masked.items()}
+        masks["weight_masks"] = {name: rng.integers(2, size=shape) / 0.5 for name, shape in masked.items()}
 
-    def loss() -> float:
-        return reference.loss_and_gradients(
-            weights, x_BT, y_BT, state, masks=masks, weight_masks=weight_masks
-        )[0]
+    def compute() -> Any:
+        return reference.loss_and_gradients(weights, words[:, :-1], words[:, 1:], state, **masks)
 
-    _, gradients, _ = reference.loss_and_gradients(
-        weights, x_BT, y_BT, state, masks=masks, weight_masks=weight_masks
-    )
-    assert_gradients(loss, weights, gradients, atol=1e-8)
+    gradients = compute()[1]
+    assert_gradients(lambda: float(compute()[0]), weights, gradients, atol=1e-8)
     # A dropped weight has no gradient, but that a tied softmax uses all words.
-    for name, mask in (weight_masks or {}).items():
+    for name, mask in (masks["weight_masks"] or {}).items():
         if name.endswith("recurrent_kernel"):
             np.testing.assert_array_equal(gradients[name][mask == 0], 0)
 

@@ -26,65 +26,15 @@ from ptb_lm.torch_backend.lstm import BasicLayer
 from ptb_lm.torch_backend.lstm_fused import BlockFusedLayer, FusedSequence, take_last_steps
 from ptb_lm.torch_backend.precision import PRECISIONS
 from ptb_lm.torch_backend.runtime import apply_execution
-from ptb_lm.torch_backend.stack import InvertedDropout, WindowDropout, mask_weights
+from ptb_lm.torch_backend.stack import InvertedDropout, mask_weights
 from ptb_lm.torch_backend.training_step import add_scaled
 
 VOCABULARY = 11
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "execution", "embedding_size"),
-    [
-        *((model, "eager", size) for model in FRAMEWORKS["torch"].models for size in (5, 9)),
-        # A compiler takes its time for each.
-        ("basic", "compile", 9),
-        ("block", "jit", 5),
-        ("block", "jit", 9),
-    ],
-)
-def test_an_embedding_of_its_own_width(
-    model: str, execution: str, embedding_size: int, short_config: Config
-) -> None:
-    """Twenty steps with dropout, and a window scored after each."""
-    config = short_config.replace(embedding_size=embedding_size, keep_prob=0.5, max_grad_norm=1.2)
-    batch, steps = config.batch_size, config.num_steps
-    weights = random_weights(config, VOCABULARY, seed=1)
-    built: Any = backend.build(
-        config,
-        weights,
-        Choice.create(model=model, execution=execution, device="cpu", precision="fp64", seed=3),
-    )
-    twin = WindowDropout(config, VOCABULARY, device=torch.device("cpu"), dtype=torch.float64, seed=3)
-    state, expected_state = built.zero_state(batch), reference.zero_state(weights, batch)
-    for x_BT, y_BT in random_windows(config, VOCABULARY, 20, seed=2):
-        state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
-        masks = [mask.numpy() for mask in twin.draw(batch, steps).units]
-        assert [mask.shape[-1] for mask in masks] == [embedding_size, 7, 7]
-        expected, gradients, expected_state = reference.loss_and_gradients(
-            weights, x_BT, y_BT, expected_state, masks=masks
-        )
-        weights, norm = reference.sgd_update(
-            weights, gradients, learning_rate=0.7, max_grad_norm=config.max_grad_norm
-        )
-        (measured,) = built.read([loss])
-        assert measured.nll == pytest.approx(batch * expected, rel=1e-11)
-        assert measured.gradient_norm == pytest.approx(norm, rel=1e-10)
-        _, loss = built.evaluate_step(x_BT, y_BT, state)
-        expected, _, _ = reference.loss_and_gradients(weights, x_BT, y_BT, expected_state)
-        assert built.read([loss])[0].nll == pytest.approx(batch * expected, rel=1e-11)
-
-
-class CountedStack:
-    """Counts what it is called for."""
-
-    def __init__(self, stack: Any) -> None:
-        self.stack = stack
-        self.shapes: list[tuple[int, ...]] = []
-
-    def __call__(self, x_TBE: Tensor, state: Any, **choice: Any) -> Any:
-        self.shapes.append(tuple(x_TBE.shape[:2]))
-        return self.stack(x_TBE, state, **choice)
+def build(config: Config, *, vocabulary: int = VOCABULARY, seed: int = 3, **choice: str) -> Any:
+    weights = random_weights(config, vocabulary, seed=1)
+    return backend.build(config, weights, Choice.create(seed=seed, **{"device": "cpu", **choice}))
 
 
 EAGER_OR_PER_LAYER = [name for name in FRAMEWORKS["torch"].executions if name != "graph"]
@@ -93,26 +43,18 @@ EAGER_OR_PER_LAYER = [name for name in FRAMEWORKS["torch"].executions if name !=
 @pytest.mark.parametrize("execution", EAGER_OR_PER_LAYER)
 def test_evaluation_is_executed_for_training_s_windows_alone(execution: str, short_config: Config) -> None:
     """As training is, and in between it changes no bit of what is trained."""
-    weights = random_weights(short_config, VOCABULARY, seed=1)
     batch, steps = short_config.batch_size, short_config.num_steps
+    # In float32 kernels compute it, unless a compiler does.
+    choice = {"execution": execution, "precision": "fp64" if execution == "compile" else "fp32"}
+    trained, both = (build(short_config, model="basic", **choice) for _ in range(2))
+    windows, shapes = random_windows(short_config, VOCABULARY, 4, seed=2), list[tuple[int, ...]]()
+    stack = both.executed_stack
 
-    def build() -> Any:
-        return backend.build(
-            short_config,
-            weights,
-            # In float32 kernels compute it, unless a compiler does.
-            Choice.create(
-                model="basic",
-                execution=execution,
-                device="cpu",
-                precision="fp64" if execution == "compile" else "fp32",
-                seed=3,
-            ),
-        )
+    def note_shape(x_TBE: Tensor, state: Any, **more: Any) -> Any:
+        shapes.append(tuple(x_TBE.shape[:2]))
+        return stack(x_TBE, state, **more)
 
-    windows = random_windows(short_config, VOCABULARY, 4, seed=2)
-    trained, both = build(), build()
-    both.executed_stack = counted = CountedStack(both.executed_stack)
+    both.executed_stack = note_shape
     state, other = trained.zero_state(batch), both.zero_state(batch)
     for x_BT, y_BT in windows:
         state, _ = trained.train_step(x_BT, y_BT, state, learning_rate=0.7)
@@ -121,7 +63,7 @@ def test_evaluation_is_executed_for_training_s_windows_alone(execution: str, sho
         _, again = both.evaluate_step(x_BT, y_BT, other)
         assert both.read([score]) == both.read([again])
         other, _ = both.train_step(x_BT, y_BT, other, learning_rate=0.7)
-    assert counted.shapes == [(steps, batch)] * 3 * len(windows)
+    assert shapes == [(steps, batch)] * 3 * len(windows)
     expected = trained.export_weights() | trained.export_training_state(state)
     found = both.export_weights() | both.export_training_state(other)
     for name, array in expected.items():
@@ -144,11 +86,7 @@ FILES_OF_A_STEP = {
 
 def test_a_training_step_passes_few_files(tiny_config: Config) -> None:
     config = tiny_config.replace(keep_prob=0.5)
-    built: Any = backend.build(
-        config,
-        random_weights(config, VOCABULARY, seed=1),
-        Choice.create(model="block_fused", execution="eager", device="cpu", precision="fp32", seed=3),
-    )
+    built = build(config, model="block_fused", execution="eager", precision="fp32")
     package, passed = Path(backend.__file__).parents[1], set[str]()
 
     def note_file(frame: Any, event: str, _: Any) -> None:
@@ -175,10 +113,8 @@ def test_a_training_step_passes_few_files(tiny_config: Config) -> None:
 def test_options_of_a_gpu_are_refused_on_a_cpu(
     choice: dict[str, str], option: str, tiny_config: Config
 ) -> None:
-    weights = random_weights(tiny_config, VOCABULARY, seed=1)
-    chosen: Any = {"precision": "fp32", **choice}
     with pytest.raises(UserError, match=f"{option}.*CUDA"):
-        backend.build(tiny_config, weights, Choice.create(model="cudnn", device="cpu", seed=3, **chosen))
+        build(tiny_config, model="cudnn", **choice)
 
 
 @pytest.mark.gpu
@@ -187,19 +123,8 @@ def test_options_of_a_gpu_are_refused_on_a_cpu(
 def test_a_captured_step_does_what_an_eager_one_does(model: str, precision: str, tiny_config: Config) -> None:
     """Twenty steps with dropout at changing learning rates, an evaluation between, and a restored state."""
     config = tiny_config.replace(keep_prob=0.5, max_grad_norm=1.8)
-    weights = random_weights(config, VOCABULARY, seed=1)
     eager, graph = (
-        backend.build(
-            config,
-            weights,
-            Choice.create(
-                model=model,
-                execution=execution,
-                device="cuda",
-                precision=precision,
-                seed=3,
-            ),
-        )
+        build(config, model=model, execution=execution, device="cuda", precision=precision)
         for execution in ("eager", "graph")
     )
     states = [built.zero_state(3) for built in (eager, graph)]
@@ -248,14 +173,9 @@ def test_a_state_moves_to_the_other_kind_of_device(there: str, here: str, tiny_c
     """Its random stream begins anew there: with a seed that depends on the stream that was saved."""
     config = tiny_config.replace(keep_prob=0.5)
     ((x_BT, y_BT),) = random_windows(config, VOCABULARY, 1, seed=2)
-
-    def built(device: str, seed: int) -> Any:
-        weights = random_weights(config, VOCABULARY, seed=1)
-        return backend.build(config, weights, Choice.create(device=device, seed=seed))
-
     seeds = []
     for seed in (3, 4, 4):
-        before, after = built(there, seed), built(here, seed)
+        before, after = (build(config, device=device, seed=seed) for device in (there, here))
         state, _ = before.train_step(x_BT, y_BT, before.zero_state(3), learning_rate=0.0)
         saved = before.export_training_state(state)
         carried = after.export_training_state(after.load_training_state(saved))
@@ -269,11 +189,7 @@ def test_a_state_moves_to_the_other_kind_of_device(there: str, here: str, tiny_c
 @pytest.mark.gpu
 def test_a_captured_step_draws_new_masks_at_each_replay(tiny_config: Config) -> None:
     config = tiny_config.replace(keep_prob=0.5)
-    built = backend.build(
-        config,
-        random_weights(config, VOCABULARY, seed=1),
-        Choice.create(model="cudnn", execution="graph", device="cuda", precision="fp32", seed=3),
-    )
+    built = build(config, model="cudnn", execution="graph", device="cuda", precision="fp32")
     ((x_BT, y_BT),) = random_windows(config, VOCABULARY, 1, seed=2)
     losses = [
         built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.0)[1].clone() for _ in range(8)
@@ -294,12 +210,8 @@ def test_no_step_waits_for_the_device_or_copies_from_the_host(
     model: str, execution: str, changes: dict[str, Any], tiny_config: Config
 ) -> None:
     """Windows of placed rows, in training and in evaluation; in float16, which has the longest step."""
-    config = tiny_config.replace(**changes)
-    built: Any = backend.build(
-        config,
-        random_weights(config, VOCABULARY, seed=1),
-        Choice.create(model=model, execution=execution, device="cuda", precision="fp16", seed=3),
-    )
+    choice = {"model": model, "execution": execution, "precision": "fp16"}
+    built = build(tiny_config.replace(**changes), device="cuda", **choice)
     rows_BL = np.random.default_rng(2).integers(VOCABULARY, size=(3, 7 * 5 + 1), dtype=np.int32)
     windows = list(corpus.windows(built.place(rows_BL), 5))
     state, scored = built.zero_state(3), built.zero_state(3)
@@ -328,12 +240,8 @@ def test_no_step_waits_for_the_device_or_copies_from_the_host(
 def test_cudnn_s_persistent_kernel_is_the_one_that_runs() -> None:
     """At medium's sizes, which are padded to those that it takes: by its name in a profile."""
     config = PRESETS["medium"].replace(num_steps=5)
-    weights = parameters.draw_initial(config, 50, seed=1)
-    built: Any = backend.build(
-        config,
-        weights,
-        Choice.create(model="persistent", execution="eager", device="cuda", precision="fp16", seed=1),
-    )
+    choice = {"model": "persistent", "execution": "eager", "precision": "fp16"}
+    built = build(config, vocabulary=50, device="cuda", **choice)
     (x_BT, y_BT), *_ = random_windows(config, 50, 1, seed=2)
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiled:
         built.read([built.train_step(x_BT, y_BT, built.zero_state(config.batch_size), learning_rate=0.1)[1]])
@@ -342,18 +250,12 @@ def test_cudnn_s_persistent_kernel_is_the_one_that_runs() -> None:
 
 
 def test_the_persistent_model_says_that_its_kernel_is_not_the_one_that_runs(tiny_config: Config) -> None:
-    weights = random_weights(tiny_config, 11, seed=1)
-    chosen: Any = {"framework": "torch", "model": "persistent", "device": "cpu", "precision": "fp16"}
-    assert "CUDA and fp16" in backend.build(tiny_config, weights, Choice.create(seed=1, **chosen)).engine
+    assert "CUDA and fp16" in build(tiny_config, model="persistent", precision="fp16").engine
 
 
 def test_a_model_that_scores_builds_nothing_that_trains(tiny_config: Config) -> None:
     """No exchange, loss scale, random stream or averages."""
-    built: Any = backend.build(
-        tiny_config,
-        random_weights(tiny_config, VOCABULARY, seed=1),
-        Choice.create(device="cpu", precision="fp16", seed=3),
-    )
+    built = build(tiny_config, precision="fp16")
     ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
     built.evaluate_step(x_BT, y_BT, built.zero_state(3))
     built.log_probabilities(x_BT, y_BT, built.zero_state(3))
@@ -374,12 +276,7 @@ def test_a_loaded_model_scores_without_what_trains() -> None:
 
 def test_a_placed_window_s_words_are_a_view_in_time_major_order(tiny_config: Config) -> None:
     """Nothing is copied or launched to cut it; of another type or order it would be, at every step."""
-    weights = random_weights(tiny_config, VOCABULARY, seed=1)
-    built: Any = backend.build(
-        tiny_config,
-        weights,
-        Choice.create(model="cudnn", device="cpu", seed=3),
-    )
+    built = build(tiny_config, model="cudnn")
     rows_BL = np.arange(3 * 11, dtype=np.int32).reshape(3, 11)
     placed = built.place(rows_BL)
     for (x_BT, y_BT), expected in zip(corpus.windows(placed, 5), corpus.windows(rows_BL, 5), strict=True):
@@ -392,12 +289,7 @@ def test_a_placed_window_s_words_are_a_view_in_time_major_order(tiny_config: Con
 
 
 def test_the_learning_rate_is_sent_to_the_device_when_it_changes(tiny_config: Config) -> None:
-    weights = random_weights(tiny_config, VOCABULARY, seed=1)
-    built: Any = backend.build(
-        tiny_config,
-        weights,
-        Choice.create(model="cudnn", device="cpu", seed=3),
-    )
+    built = build(tiny_config, model="cudnn")
     ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
     sent = []
     for rate in (0.7, 0.7, 0.5, 0.5, 0.7):
@@ -408,27 +300,11 @@ def test_the_learning_rate_is_sent_to_the_device_when_it_changes(tiny_config: Co
     assert sent == [1, 0, 1, 0, 1]
 
 
-@pytest.mark.gpu
-def test_the_peak_of_a_gpu_s_memory_is_known(tiny_config: Config) -> None:
-    weights = random_weights(tiny_config, VOCABULARY, seed=1)
-    built = backend.build(
-        tiny_config,
-        weights,
-        Choice.create(model="cudnn", device="cuda", precision="fp32", seed=3),
-    )
-    peak = built.device_memory()
-    assert peak is not None
-    assert peak >= 4 * sum(array.size for array in weights.values())
-
-
-def test_a_cpu_s_memory_is_not_asked_for(tiny_config: Config) -> None:
-    weights = random_weights(tiny_config, VOCABULARY, seed=1)
-    built = backend.build(
-        tiny_config,
-        weights,
-        Choice.create(model="cudnn", device="cpu", seed=3),
-    )
-    assert built.device_memory() is None
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_peak_of_a_gpu_s_memory_is_known_and_a_cpu_s_is_not(device: str, tiny_config: Config) -> None:
+    peak = build(tiny_config, model="cudnn", device=device, precision="fp32").device_memory()
+    least = 4 * sum(array.size for array in random_weights(tiny_config, VOCABULARY, seed=1).values())
+    assert peak is None if device == "cpu" else peak >= least
 
 
 def test_compiling_without_a_compiler_is_refused(
@@ -436,11 +312,7 @@ def test_compiling_without_a_compiler_is_refused(
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(UserError, match="compiler"):
-        backend.build(
-            tiny_config,
-            random_weights(tiny_config, VOCABULARY, seed=1),
-            Choice.create(model="basic", execution="compile", device="cpu", seed=3),
-        )
+        build(tiny_config, model="basic", execution="compile")
 
 
 @pytest.mark.parametrize("execution", EAGER_OR_PER_LAYER)
@@ -451,7 +323,10 @@ def test_the_layers_as_executed_share_the_parameters(execution: str, tiny_config
     assert all(p.grad is None for p in layer.parameters())
 
 
-@pytest.mark.parametrize("running", [(2,), (2,) * 4, (3, 3, 1, 1), (4, 3, 2, 1), (3, 1)])
+every_running = pytest.mark.parametrize("running", [(2,), (2,) * 4, (3, 3, 1, 1), (4, 3, 2, 1), (3, 1)])
+
+
+@every_running
 def test_the_fused_sequence_has_the_gradient_of_every_input(running: tuple[int, ...]) -> None:
     """The carried state's too, which training does not use; against finite differences."""
     generator = torch.Generator().manual_seed(0)
@@ -468,7 +343,7 @@ def test_the_fused_sequence_has_the_gradient_of_every_input(running: tuple[int, 
     assert torch.autograd.gradcheck(every_output, inputs)
 
 
-@pytest.mark.parametrize("running", [(2,), (2,) * 4, (3, 3, 1, 1), (4, 3, 2, 1), (3, 1)])
+@every_running
 def test_the_fused_sequence_equals_torch_s_packed_one(running: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(0)
     ours, theirs = BlockFusedLayer(5, 3), torch.nn.LSTM(5, 3)
@@ -544,11 +419,8 @@ def test_dropout_keeps_units_at_its_rate_and_the_mean(keep_prob: float) -> None:
 def test_every_bit_of_a_seed_counts(tiny_config: Config) -> None:
     """torch's generator of a CPU reads the lowest 32; seeds that have no more are taken as they are."""
     config, seeds = tiny_config.replace(keep_prob=0.5), (1, 2**32 + 1, 2**62 + 1)
-    weights = random_weights(config, VOCABULARY, seed=1)
-    built: list[Any] = [
-        backend.build(config, weights, Choice.create(device="cpu", seed=seed)) for seed in seeds
-    ]
-    masks = [np.concatenate([mask.ravel() for mask in each.next_masks(3, 5).units]) for each in built]
+    drawn = [build(config, seed=seed).next_masks(3, 5).units for seed in seeds]
+    masks = [np.concatenate([mask.ravel() for mask in each]) for each in drawn]
     assert len({mask.tobytes() for mask in masks}) == 3
     assert rank_state.derive_seed(2**32 - 1) == 2**32 - 1
 

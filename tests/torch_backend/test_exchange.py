@@ -63,10 +63,10 @@ BY_SIZE = {
 
 @functools.cache
 def found(size: int) -> list[dict[str, dict[str, Any]]]:
-    """What each rank measured of each case."""
+    """Return the measurements of each case, by rank."""
     names = BY_SIZE[size]
-    of_ranks = together.done_together(size, "torch", [CASES[name] for name in names])
-    return [dict(zip(names, each, strict=True)) for each in of_ranks]
+    by_rank = together.done_together(size, "torch", [CASES[name] for name in names])
+    return [dict(zip(names, each, strict=True)) for each in by_rank]
 
 
 @functools.cache
@@ -91,7 +91,7 @@ def test_several_ranks_compute_what_one_does(size: int, name: str) -> None:
         assert other == first
 
 
-def test_what_a_frequent_word_adds_is_rounded_once() -> None:
+def test_the_sum_of_a_frequent_word_is_rounded_once() -> None:
     """To the bit: of such numbers float32 makes an exact sum, in any order. bfloat16 rounds each of them."""
     store, device = dist.HashStore(), torch.device("cpu")
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -118,8 +118,8 @@ def test_they_send_what_the_page_on_scaling_computes(name: str, size: int) -> No
     number = 8 if "fp64" in asked["choice"]["precision"] else 2 if "reduce_precision" in asked else 4
     rows = words == rank_program.WORDS
     computed = scaling.count_sent(config, size, number=number, rows=rows, words=words).total
-    of_loss_and_norm = 8 * (size - 1) + 8 * (size - 1) / size
+    loss_and_norm = 8 * (size - 1) + 8 * (size - 1) / size
     before_the_first = 8 * 2 * (size - 1) / size  # all wait for each other
     assert found(size)[0][name]["sent"] == pytest.approx(
-        computed + of_loss_and_norm + before_the_first / rank_program.WINDOWS
+        computed + loss_and_norm + before_the_first / rank_program.WINDOWS
     )

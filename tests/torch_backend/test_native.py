@@ -352,25 +352,45 @@ TROUBLE = (
 NO_TROUBLE = "None native\n"
 
 
+# A compiler's arguments name its output.
+FAKE_COMPILER = '#!/bin/sh\nwhile [ $# -gt 0 ]; do [ "$1" = -o ] && {}; shift; done\n'
+
+
+def write_compiler(path: Path, script: str) -> str:
+    path.write_text(script)
+    path.chmod(0o755)
+    return str(path)
+
+
 @pytest.fixture
-def quick_compiler(tmp_path: Path) -> Path:
+def quick_compiler(tmp_path: Path) -> str:
     """A compiler that takes what the real one has made: that one takes seconds, and is run below."""
-    compiler = tmp_path / "quick c++"
-    compiled = native.load()._library._name
-    compiler.write_text(
-        f'#!/bin/sh\nwhile [ $# -gt 0 ]; do [ "$1" = -o ] && cp "{compiled}" "$2"; shift; done\n'
-    )
-    compiler.chmod(0o755)
-    return compiler
+    copy = f'cp "{native.load()._library._name}" "$2"'
+    return write_compiler(tmp_path / "quick c++", FAKE_COMPILER.format(copy))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernels are for Linux")
 class TestWithoutKernels:
-    def test_a_missing_compiler_is_reported(self, tmp_path: Path) -> None:
-        done = run(TROUBLE, PATH=str(tmp_path), CXX="", XDG_CACHE_HOME=str(tmp_path))
-        assert "compiler" in done.stdout
+    @pytest.mark.parametrize(
+        ("compiler", "noun"),
+        [
+            ("", "compiler"),
+            ("/nonexistent", "/nonexistent"),
+            ("/bin/true", "compiled"),
+            ("#!/bin/sh\necho 'kernels.cpp:1: error: no such thing' >&2\nexit 1\n", "no such thing torch\n"),
+            # It leaves something that is no library, as a torch without the exported products would not load.
+            (FAKE_COMPILER.format('echo nothing > "$2"'), "loaded"),
+        ],
+        ids=["missing", "not there", "makes nothing", "fails", "makes no library"],
+    )
+    def test_a_compiler_that_makes_none_is_reported(self, compiler: str, noun: str, tmp_path: Path) -> None:
+        if compiler.startswith("#!"):
+            compiler = write_compiler(tmp_path / "c++", compiler)
+        done = run(TROUBLE, PATH=str(tmp_path), CXX=compiler, XDG_CACHE_HOME=str(tmp_path))
+        assert noun in done.stdout
         assert done.stdout.endswith(" torch\n")
+        assert noun == "loaded" or not [*tmp_path.glob("ptb_lm/*")]
 
     def test_a_record_says_why_there_are_none(self, tmp_path: Path) -> None:
         """This package's models record it; the plain loop, which uses no kernels, does not."""
@@ -393,56 +413,35 @@ class TestWithoutKernels:
         done = run(program, PTB_LM_KERNELS="torch")
         assert done.stdout == "torch | None\nNone | None\n", "as the user wants it"
 
-    def test_a_compiler_that_does_not_exist_is_reported(self, tmp_path: Path) -> None:
-        done = run(TROUBLE, CXX="/nonexistent", XDG_CACHE_HOME=str(tmp_path))
-        assert "/nonexistent" in done.stdout
-        assert done.stdout.endswith(" torch\n")
-        done = run(TROUBLE, CXX="/bin/true", XDG_CACHE_HOME=str(tmp_path))
-        assert "compiled" in done.stdout
-        assert done.stdout.endswith(" torch\n")
-
-    def test_a_compiler_that_fails_is_reported(self, tmp_path: Path) -> None:
-        compiler = tmp_path / "c++"
-        compiler.write_text("#!/bin/sh\necho 'kernels.cpp:1: error: no such thing' >&2\nexit 1\n")
-        compiler.chmod(0o755)
-        done = run(TROUBLE, CXX=str(compiler), XDG_CACHE_HOME=str(tmp_path))
-        assert done.stdout.endswith("kernels.cpp:1: error: no such thing torch\n")
-        assert not list((tmp_path / "ptb_lm").iterdir())
-
-    def test_a_library_that_cannot_be_loaded_is_reported_and_not_used(self, tmp_path: Path) -> None:
-        compiler = tmp_path / "c++"
-        # It leaves something that is no library, as a torch without the exported products would not load.
-        compiler.write_text(
-            '#!/bin/sh\nwhile [ $# -gt 0 ]; do [ "$1" = -o ] && echo nothing > "$2"; shift; done\n'
-        )
-        compiler.chmod(0o755)
-        done = run(TROUBLE, CXX=str(compiler), XDG_CACHE_HOME=str(tmp_path))
-        assert "loaded" in done.stdout
-        assert done.stdout.strip().endswith(" torch")
-
     @needs_kernels
-    def test_a_cache_that_cannot_be_written_is_no_obstacle(
-        self, quick_compiler: Path, tmp_path: Path
+    @pytest.mark.parametrize("cache", ["a file", "open to others"])
+    def test_a_cache_that_cannot_be_used_is_no_obstacle(
+        self, cache: str, quick_compiler: str, tmp_path: Path
     ) -> None:
-        (tmp_path / "file").write_text("")
-        done = run(TROUBLE, XDG_CACHE_HOME=str(tmp_path / "file"), CXX=str(quick_compiler))
+        """It cannot be written, or holds code of others, which is not loaded."""
+        folder = tmp_path / "cache" / "ptb_lm"
+        folder.parent.write_text("") if cache == "a file" else folder.mkdir(0o777, parents=True)
+        if cache != "a file":
+            folder.chmod(0o777)
+        done = run(TROUBLE, XDG_CACHE_HOME=str(folder.parent), CXX=quick_compiler)
         assert done.stdout == NO_TROUBLE
+        assert not [*folder.parent.rglob("kernels-*")]
 
     @needs_kernels
     def test_a_user_without_a_home_has_them_for_the_process(
-        self, quick_compiler: Path, tmp_path: Path
+        self, quick_compiler: str, tmp_path: Path
     ) -> None:
         no_home = "def none(): raise RuntimeError('no home')"
         code = f"import pathlib\n{no_home}\npathlib.Path.home = none\n{TROUBLE}"
         (tmp_path / "temporary").mkdir()
         temporary = str(tmp_path / "temporary")
-        done = run(code, XDG_CACHE_HOME="", TMPDIR=temporary, CXX=str(quick_compiler))
+        done = run(code, XDG_CACHE_HOME="", TMPDIR=temporary, CXX=quick_compiler)
         assert done.stdout == NO_TROUBLE
         assert not list((tmp_path / "temporary").iterdir())
 
     @needs_kernels
-    def test_a_truncated_library_is_compiled_again(self, quick_compiler: Path, tmp_path: Path) -> None:
-        environment = {"XDG_CACHE_HOME": str(tmp_path), "CXX": str(quick_compiler)}
+    def test_a_truncated_library_is_compiled_again(self, quick_compiler: str, tmp_path: Path) -> None:
+        environment = {"XDG_CACHE_HOME": str(tmp_path), "CXX": quick_compiler}
         assert run(TROUBLE, **environment).stdout == NO_TROUBLE
         (compiled,) = (tmp_path / "ptb_lm").iterdir()
         whole = compiled.read_bytes()
@@ -451,18 +450,10 @@ class TestWithoutKernels:
         assert compiled.read_bytes() == whole
 
     @needs_kernels
-    def test_a_compiler_may_have_arguments(self, quick_compiler: Path, tmp_path: Path) -> None:
-        without_a_space = quick_compiler.rename(tmp_path / "quick-c++")
+    def test_a_compiler_may_have_arguments(self, quick_compiler: str, tmp_path: Path) -> None:
+        without_a_space = Path(quick_compiler).rename(tmp_path / "quick-c++")
         done = run(TROUBLE, XDG_CACHE_HOME=str(tmp_path), CXX=f"env {without_a_space}")
         assert done.stdout == NO_TROUBLE
-
-    @needs_kernels
-    def test_code_of_others_is_not_loaded(self, quick_compiler: Path, tmp_path: Path) -> None:
-        (tmp_path / "ptb_lm").mkdir()
-        (tmp_path / "ptb_lm").chmod(0o777)
-        done = run(TROUBLE, XDG_CACHE_HOME=str(tmp_path), CXX=str(quick_compiler))
-        assert done.stdout == NO_TROUBLE
-        assert not list((tmp_path / "ptb_lm").iterdir())
 
     def test_the_kernels_can_be_switched_off(self, small_corpus: Path, tmp_path: Path) -> None:
         """Then nothing is compiled, nor missed, by a new run or by one that goes on."""

@@ -1,4 +1,4 @@
-"""What --precision means for a GPU's libraries, and what float16 does with a gradient that overflows."""
+"""The settings of a GPU's libraries by --precision."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -44,7 +44,7 @@ def as_before() -> Iterator[None]:
         ("fp64", "ieee", "tf32"),
     ],
 )
-def test_what_float32_products_round_to(precision: str, products: str, lstm: str, earlier: str) -> None:
+def test_float32_products_round_as_chosen(precision: str, products: str, lstm: str, earlier: str) -> None:
     """Whatever was held before; torch keeps these settings without a GPU, too."""
     assert list(PRECISIONS) == list(FRAMEWORKS["torch"].precisions)
     with hold_settings(gpu_settings(PRECISIONS[earlier])):

@@ -1,6 +1,6 @@
-"""torch's LSTM stack: every model, direction and length, against torch.nn.LSTM and the NumPy reference."""
+"""torch's LSTM stack: every model, direction and length, against the NumPy reference."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,7 +9,6 @@ import pytest
 import torch
 from support import CUDNN_FP32
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ptb_lm.model import parameters, reference_stack
 from ptb_lm.model.cells import CELLS
@@ -30,7 +29,6 @@ every_length = pytest.mark.parametrize(
 every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 Numbers = dict[str, np.ndarray]
-Run = Callable[[Tensor, State], tuple[Tensor, State]]
 
 
 def random_lstm_weights(bidirectional: bool) -> Numbers:
@@ -39,16 +37,13 @@ def random_lstm_weights(bidirectional: bool) -> Numbers:
     return {name: rng.uniform(-0.8, 0.8, shape) for name, shape in shapes.items()}
 
 
-def load(stack: RecurrentStack, weights: Mapping[str, np.ndarray]) -> RecurrentStack:
+def build(model: str, bidirectional: bool, *, dtype: torch.dtype = torch.float64) -> RecurrentStack:
+    stack = RecurrentStack.build(model, INPUTS, HIDDEN, bidirectional=bidirectional).to(dtype)
+    weights = random_lstm_weights(bidirectional)
     assert list(stack.canonical()) == list(weights)
     for name, kept in stack.canonical().items():
         kept.value.copy_(torch.from_numpy(weights[name]))
     return stack
-
-
-def build(model: str, bidirectional: bool, *, dtype: torch.dtype = torch.float64) -> RecurrentStack:
-    stack = RecurrentStack.build(model, INPUTS, HIDDEN, bidirectional=bidirectional).to(dtype)
-    return load(stack, random_lstm_weights(bidirectional))
 
 
 def tensors(
@@ -61,13 +56,18 @@ def tensors(
     return draw(STEPS, BATCH, first), [(draw(BATCH, size), draw(BATCH, size)) for size in sizes]
 
 
-def measure(run: Run, bidirectional: bool, x_TBI: Tensor, *, like: Tensor) -> Numbers:
-    """Run a stack; return output and state after, and the gradient of a random sum of them."""
+def measure(
+    stack: RecurrentStack, bidirectional: bool, x_TBI: Tensor, lengths: list[int] | None, *, run: Any = None
+) -> Numbers:
+    """Run a stack; return output and state after, and all gradients of a random sum of them."""
+    like = next(stack.parameters())
     place: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
     x_TBI = x_TBI.to(**place, copy=True).requires_grad_()
     _, before = tensors(3, bidirectional)
     state = [(h.to(**place).requires_grad_(), c.to(**place).requires_grad_()) for h, c in before]
-    output, after = run(x_TBI, state)
+    lengths_B = None if lengths is None else torch.tensor(lengths)
+    stack.zero_grad()
+    output, after = (run or stack)(x_TBI, state, dropout=no_dropout, lengths_B=lengths_B)
     d_output, d_state = tensors(4, bidirectional, output.shape[2])
     pairs = [(output, d_output)]
     for part, d_part in zip(after, d_state, strict=True):
@@ -77,73 +77,12 @@ def measure(run: Run, bidirectional: bool, x_TBI: Tensor, *, like: Tensor) -> Nu
     for index in range(len(state)):
         found |= {f"h {index}": after[index][0], f"c {index}": after[index][1]}
         found |= {f"d_h {index}": state[index][0].grad, f"d_c {index}": state[index][1].grad}
+    found |= {name: kept.gradient for name, kept in stack.canonical().items()}
     return {name: tensor.detach().cpu().numpy() for name, tensor in found.items() if tensor is not None}
 
 
-def measured(
-    stack: RecurrentStack, bidirectional: bool, x_TBI: Tensor, lengths: list[int] | None, *, run: Any = None
-) -> Numbers:
-    """Measure one of our stacks; the gradients by its parameters too."""
-    like = next(stack.parameters())
-    lengths_B = None if lengths is None else torch.tensor(lengths)
-    forward = partial(run or stack, dropout=no_dropout, lengths_B=lengths_B)
-    stack.zero_grad()
-    found = measure(forward, bidirectional, x_TBI, like=like)
-    return found | {name: kept.gradient.cpu().numpy() for name, kept in stack.canonical().items()}
-
-
-def expected_by_torch(bidirectional: bool, x_TBI: Tensor, lengths: list[int] | None) -> Numbers:
-    """The same by torch.nn.LSTM, a layer at a time, with packed sequences."""
-    weights, directions = random_lstm_weights(bidirectional), 2 if bidirectional else 1
-    layers = []
-    width = INPUTS
-    for index, hidden in enumerate(HIDDEN):
-        layer = nn.LSTM(width, hidden, bidirectional=bidirectional, dtype=torch.float64)
-        prefixes = parameters.directions(index, bidirectional=bidirectional)
-        for prefix, suffix in zip(prefixes, ("", "_reverse"), strict=False):
-            # The bias is in the second of torch's two, which ours leave at zero.
-            for name, kept in {
-                "weight_ih": weights[prefix + "kernel"].T,
-                "weight_hh": weights[prefix + "recurrent_kernel"].T,
-                "bias_ih": 0 * weights[prefix + "bias"],
-                "bias_hh": weights[prefix + "bias"],
-            }.items():
-                layer.get_parameter(f"{name}_l0{suffix}").data = torch.from_numpy(kept).contiguous()
-        layers.append(layer)
-        width = directions * hidden
-
-    def run(x: Tensor, state: State) -> tuple[Tensor, State]:
-        after: list[tuple[Tensor, Tensor]] = []
-        for layer in layers:
-            part = state[len(after) : len(after) + directions]
-            before = tuple(torch.stack([pair[kind] for pair in part]) for kind in (0, 1))
-            if lengths is None:
-                x, (h, c) = layer(x, before)
-            else:
-                packed = pack_padded_sequence(x, torch.tensor(lengths), enforce_sorted=False)
-                packed, (h, c) = layer(packed, before)
-                x, _ = pad_packed_sequence(packed, total_length=STEPS)
-            after.extend(zip(h.unbind(), c.unbind(), strict=True))
-        return x, after
-
-    found = measure(run, bidirectional, x_TBI, like=torch.zeros((), dtype=torch.float64))
-    for index, layer in enumerate(layers):
-        for prefix, suffix in zip(
-            parameters.directions(index, bidirectional=bidirectional), ("", "_reverse"), strict=False
-        ):
-            for name, theirs in (
-                ("kernel", "weight_ih"),
-                ("recurrent_kernel", "weight_hh"),
-                ("bias", "bias_hh"),
-            ):
-                gradient = layer.get_parameter(f"{theirs}_l0{suffix}").grad
-                assert gradient is not None
-                found[prefix + name] = gradient.T.numpy() if gradient.ndim == 2 else gradient.numpy()
-    return found
-
-
 def expected_by_reference(bidirectional: bool, x_TBI: Tensor, lengths: list[int] | None) -> Numbers:
-    """The same by the NumPy reference."""
+    """Return the same by the NumPy reference, which model/test_reference_stack.py holds against torch."""
     weights = random_lstm_weights(bidirectional)
 
     def numbers(state: State) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -172,17 +111,6 @@ def assert_close(found: Numbers, expected: Numbers, *, atol: float) -> None:
         np.testing.assert_allclose(found[name], array, rtol=0, atol=atol, err_msg=name)
 
 
-@every_length
-@every_direction
-@pytest.mark.parametrize("model", [model for model in MODELS if model != "cudnn"])
-def test_outputs_states_and_gradients_equal_torch(
-    model: str, bidirectional: bool, lengths: list[int] | None
-) -> None:
-    x_TBI, _ = tensors(2, bidirectional)
-    found = measured(build(model, bidirectional), bidirectional, x_TBI, lengths)
-    assert_close(found, expected_by_torch(bidirectional, x_TBI, lengths), atol=1e-12)
-
-
 @every_device
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
 @every_length
@@ -196,7 +124,7 @@ def test_outputs_states_and_gradients_equal_the_reference(
     if device == "cuda":
         torch.backends.cuda.matmul.fp32_precision = "ieee"
         torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
-    found = measured(stack, bidirectional, x_TBI, lengths)
+    found = measure(stack, bidirectional, x_TBI, lengths)
     by_cudnn = device == "cuda" and model in {"cudnn", "persistent"}
     atol = 1e-12 if dtype == torch.float64 else CUDNN_FP32 if by_cudnn else 5e-6
     assert_close(found, expected_by_reference(bidirectional, x_TBI, lengths), atol=atol)
@@ -224,7 +152,7 @@ def test_cudnn_s_float32_activations_are_within_a_hundred_thousandth(
 @pytest.mark.parametrize("execution", ["eager", "jit"])
 @every_direction
 @every_model
-def test_what_the_padding_holds_changes_no_bit(model: str, bidirectional: bool, execution: str) -> None:
+def test_values_of_the_padding_change_no_bit(model: str, bidirectional: bool, execution: str) -> None:
     stack = build(model, bidirectional)
     run = (
         stack.with_execution(partial(apply_execution, execution=execution))
@@ -233,10 +161,10 @@ def test_what_the_padding_holds_changes_no_bit(model: str, bidirectional: bool, 
     )
     x_TBI, _ = tensors(2, bidirectional)
     padding_TB = torch.arange(STEPS)[:, None] >= torch.tensor(LENGTHS)
-    expected = measured(stack, bidirectional, x_TBI, LENGTHS)
-    measured(stack, bidirectional, x_TBI, LENGTHS, run=run)  # the run that TorchScript profiles
+    expected = measure(stack, bidirectional, x_TBI, LENGTHS)
+    measure(stack, bidirectional, x_TBI, LENGTHS, run=run)  # the run that TorchScript profiles
     x_TBI[padding_TB] = torch.nan
-    found = measured(stack, bidirectional, x_TBI, LENGTHS, run=run)
+    found = measure(stack, bidirectional, x_TBI, LENGTHS, run=run)
     assert_close(found, expected, atol=0 if execution == "eager" else 1e-12)
     assert not found["output"][padding_TB].any()
     assert not found["d_x"][padding_TB].any()
@@ -247,8 +175,8 @@ def test_what_the_padding_holds_changes_no_bit(model: str, bidirectional: bool, 
 def test_lengths_that_are_all_full_are_as_none(model: str, bidirectional: bool) -> None:
     x_TBI, _ = tensors(2, bidirectional)
     stack = build(model, bidirectional)
-    expected = measured(stack, bidirectional, x_TBI, None)
-    assert_close(measured(stack, bidirectional, x_TBI, [STEPS] * BATCH), expected, atol=1e-13)
+    expected = measure(stack, bidirectional, x_TBI, None)
+    assert_close(measure(stack, bidirectional, x_TBI, [STEPS] * BATCH), expected, atol=1e-13)
 
 
 @pytest.mark.parametrize("model", ["basic", "block"])
@@ -258,7 +186,7 @@ def test_scripted_layers_compute_the_same_in_both_directions(model: str) -> None
     run = stack.with_execution(partial(apply_execution, execution="jit"))
     assert [p.data_ptr() for p in run.parameters()] == [p.data_ptr() for p in stack.parameters()]
     for _ in range(3):
-        found = measured(stack, True, x_TBI, None, run=run)
+        found = measure(stack, True, x_TBI, None, run=run)
         assert_close(found, expected_by_reference(True, x_TBI, None), atol=1e-12)
 
 
@@ -270,7 +198,7 @@ def test_dropout_is_in_every_place_the_reference_has_it(
 ) -> None:
     dropout, masks = InvertedDropout(0.5, device=torch.device("cpu"), seed=0), list[np.ndarray]()
 
-    def recorded(x: Tensor) -> Tensor:
+    def record(x: Tensor) -> Tensor:
         mask = dropout(torch.ones_like(x))
         masks.append(mask.detach().numpy())
         return x * mask
@@ -278,7 +206,7 @@ def test_dropout_is_in_every_place_the_reference_has_it(
     x_TBI, state = tensors(2, bidirectional)
     stack = build(model, bidirectional)
     lengths_B = None if lengths is None else torch.tensor(lengths)
-    output, _ = stack(x_TBI, state, dropout=recorded, lengths_B=lengths_B)
+    output, _ = stack(x_TBI, state, dropout=record, lengths_B=lengths_B)
     expected, _, _ = reference_stack.stack_forward(
         random_lstm_weights(bidirectional),
         x_TBI.numpy(),
@@ -315,13 +243,13 @@ def test_no_padded_step_is_computed() -> None:
     given: list[tuple[int, ...]] = []
     layer = build("basic", False).layers[0]
 
-    def counted(x_TBI: Tensor, state: Sequence[Tensor]) -> Any:
+    def note_shape(x_TBI: Tensor, state: Sequence[Tensor]) -> Any:
         given.append(tuple(x_TBI.shape[:2]))
         return layer(x_TBI, state)
 
     x_TBI, state = tensors(2, False)
     lengths = Lengths(torch.tensor(LENGTHS), STEPS, torch.device("cpu"))
-    lengths.run(counted, x_TBI, state[0], backwards=False)  # type: ignore[arg-type]
+    lengths.run(note_shape, x_TBI, state[0], backwards=False)  # type: ignore[arg-type]
     assert given == [(1, 6), (3, 5), (2, 4), (3, 2)]
     assert sum(steps * running for steps, running in given) == sum(LENGTHS)
 
