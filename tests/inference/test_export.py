@@ -32,6 +32,7 @@ pytestmark = pytest.mark.slow
 
 SIZES = {"untied": ["--embedding-size", "5", "--num-layers", "3"], "tied": ["--tie-weights"]}
 SHAPES = [(1, 1), (4, 1), (1, 9), (3, 5), (2, 40)]  # batch, time
+untied_alone = pytest.mark.parametrize("run", ["untied"], indirect=True)
 Call = Callable[[np.ndarray, np.ndarray, np.ndarray], list[np.ndarray]]
 
 
@@ -154,7 +155,12 @@ def test_torchscript(run: Path, tmp_path: Path) -> None:
     check(run, torch_call(module), SHAPES)
 
 
-@pytest.mark.parametrize(("flags", "steps"), [([], 1), (["--steps", "5"], 5)], ids=["one step", "five"])
+@pytest.mark.parametrize(
+    ("run", "flags", "steps"),
+    [("untied", [], 1), ("tied", [], 1), ("untied", ["--steps", "5"], 5)],
+    indirect=["run"],
+    ids=["one step", "one step, tied", "five steps"],
+)
 def test_a_program_of_torch_export(flags: list[str], steps: int, run: Path, tmp_path: Path) -> None:
     path = run_export(run, tmp_path / "m.pt2", "--format", "torch-export", *flags)
     extra = {"vocabulary.json": ""}
@@ -172,6 +178,7 @@ def torch_call(module: Any) -> Call:
     return call
 
 
+@untied_alone
 def test_a_file_is_replaced_by_overwrite(run: Path, tmp_path: Path) -> None:
     """Without it every command refuses: tests/test_cli.py."""
     path = tmp_path / "m.pt"
@@ -182,6 +189,7 @@ def test_a_file_is_replaced_by_overwrite(run: Path, tmp_path: Path) -> None:
     assert runs.files(run) == before
 
 
+@untied_alone
 def test_impossible_flags_are_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m"
     refused = [
@@ -200,6 +208,7 @@ def test_impossible_flags_are_refused(run: Path, tmp_path: Path, capsys: pytest.
     assert not path.exists()
 
 
+@untied_alone
 def test_onnx_without_the_package_is_refused(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +242,7 @@ def test_the_size_of_an_onnx_file_is_not_underestimated(layers: int, monkeypatch
         onnx_graph.model(*given, steps=None)
 
 
+@untied_alone
 def test_a_window_that_memory_cannot_hold_is_refused_in_a_sentence(run: Path) -> None:
     model = ptb_lm.load(run)
     with pytest.raises(OutOfMemoryError, match="time steps"):

@@ -104,7 +104,7 @@ def save_torch(path: Path, model: nn.Module, change: Callable[[State], State] = 
 
 
 def save_keras(path: Path, cell: str, *, units: int = 6, softmax: State | None = None, **more: Any) -> LogP:
-    """Do the same with Keras."""
+    """Save a model of Keras that was trained for a step, and moved further; return what it says."""
     keras = pytest.importorskip("keras")
     keras.utils.set_random_seed(1)
     layers = (getattr(keras.layers, cell)(units, return_sequences=True, **more) for _ in range(2))
@@ -116,7 +116,10 @@ def save_keras(path: Path, cell: str, *, units: int = 6, softmax: State | None =
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         run_eagerly=True,
     )
-    model.fit(ROWS[:, :-1], ROWS[:, 1:], epochs=10, verbose=0)
+    model.fit(ROWS[:, :-1], ROWS[:, 1:], verbose=0)  # so that the file holds an optimizer's state, too
+    rng = np.random.default_rng(1)
+    for weight in model.trainable_weights:
+        weight.assign(weight + rng.uniform(-1, 1, weight.shape))
     arrays = {weight.path: np.array(weight) for weight in model.weights}
     {".npz": lambda path: np.savez(path, **arrays), ".weights": model.save_weights}.get(
         path.suffixes[0], model.save

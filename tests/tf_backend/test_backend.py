@@ -118,23 +118,6 @@ def test_windows_of_the_configuration_s_shape_are_evaluated_as_they_are_trained(
     assert built.evaluate_function.experimental_get_tracing_count() == 1
 
 
-@pytest.mark.parametrize("keep_prob", [0.35, 0.5, 0.9])
-def test_dropout_keeps_units_at_its_rate_and_the_mean(keep_prob: float) -> None:
-    dropout = InvertedDropout(keep_prob, seed=0)
-    masks = [dropout(tf.ones([35, 20, 650], tf.float64)).numpy() for _ in range(2)]
-    for mask in masks:
-        kept = mask != 0
-        variance = keep_prob * (1 - keep_prob)
-        assert kept.mean() == pytest.approx(keep_prob, abs=5 * (variance / mask.size) ** 0.5)
-        np.testing.assert_allclose(mask[kept], 1 / keep_prob)
-        # No axis shares a mask: time steps, rows and units are dropped one by one.
-        for axis in range(3):
-            means = kept.mean(axis)
-            deviation = (2 / means.size) ** 0.5
-            assert means.var() == pytest.approx(variance / mask.shape[axis], rel=5 * deviation)
-    assert (masks[0] != masks[1]).any()
-
-
 def test_streams_of_different_seeds_do_not_overlap() -> None:
     """Whatever their distance; of neighbouring seeds, of a second device, and of the greatest seed."""
     seeds = (1, 2, device_seed(1, device=1), 2**63 - 1)

@@ -366,7 +366,7 @@ def test_the_fused_sequence_equals_torch_s_packed_one(running: tuple[int, ...]) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("vocabulary", "chosen"), [(10_000, ["cudnn"]), (1000, ["basic", "block", "block_fused"])]
+    ("vocabulary", "chosen"), [(10_000, ["cudnn"]), (200, ["basic", "block", "block_fused"])]
 )
 def test_twenty_steps_of_small_at_its_real_size(vocabulary: int, chosen: list[str]) -> None:
     """From the tutorial's initial weights and at its learning rate, where rounding grows fast: in float64.
@@ -394,26 +394,6 @@ def test_twenty_steps_of_small_at_its_real_size(vocabulary: int, chosen: list[st
             states[model], loss = built.train_step(x_BT, y_BT, states[model], learning_rate=1.0)
             (measured,) = built.read([loss])
             assert measured.nll / config.batch_size == pytest.approx(expected, rel=1e-10), (model, step)
-
-
-@pytest.mark.parametrize("keep_prob", [0.35, 0.5, 0.9])
-def test_dropout_keeps_units_at_its_rate_and_the_mean(keep_prob: float) -> None:
-    dropout = InvertedDropout(keep_prob, device=torch.device("cpu"), seed=0)
-    masks = [dropout(torch.ones(35, 20, 650)) for _ in range(2)]
-    for mask in masks:
-        kept = mask != 0
-        deviation = (keep_prob * (1 - keep_prob) / mask.numel()) ** 0.5
-        assert kept.double().mean().item() == pytest.approx(keep_prob, abs=5 * deviation)
-        assert mask[kept].unique().tolist() == pytest.approx([1 / keep_prob])
-        # No axis shares a mask: time steps, rows and units are dropped one by one.
-        for axis in range(3):
-            along = kept.double().mean(axis)
-            assert along.min() < keep_prob < along.max()
-            assert along.var() > 0
-            assert along.var().item() == pytest.approx(
-                keep_prob * (1 - keep_prob) / mask.shape[axis], rel=0.1
-            )
-    assert not torch.equal(*masks)
 
 
 def test_every_bit_of_a_seed_counts(tiny_config: Config) -> None:
