@@ -149,8 +149,8 @@ def with_gradients(forward: Mapping[str, Product], *, frozen_inputs: Sequence[st
     found: dict[tuple[int, int, int, str], Product] = {}
     for kernel, product in forward.items():
         what, m, k, n, _ = product
-        by_inputs = Product(f"{what}, gradient by the input", m, n, k, "second")
-        by_weights = Product(f"{what}, gradient by the weights", k, m, n, "first")
+        by_inputs = Product(f"{what}, gradient with respect to the input", m, n, k, "second")
+        by_weights = Product(f"{what}, gradient with respect to the weights", k, m, n, "first")
         for each in (product, *([] if kernel in frozen_inputs else [by_inputs]), by_weights):
             found.setdefault(each[1:], each)
     return list(found.values())
