@@ -91,17 +91,6 @@ def text(value: Any) -> str:
     return value
 
 
-def one_of(names: tuple[str, ...]) -> Check:
-    """Return a check for one of some names."""
-
-    def check(value: Any) -> str:
-        if value not in names:
-            raise UnfitError(f"one of {', '.join(names)}")
-        return str(value)
-
-    return check
-
-
 def whole(least: int) -> Check:
     """Return a check for a whole number. true and 1.0 do not count."""
 
@@ -128,14 +117,6 @@ def positive(value: Any) -> float:
     found = _number(value)
     if not (math.isfinite(found) and found > 0):
         raise UnfitError("a number above 0")
-    return found
-
-
-def quantity(value: Any) -> float:
-    """Check for a number above 0 whose products and ratios with others of its kind are finite, and not 0."""
-    found = positive(value)
-    if not 1e-30 <= found <= 1e30:
-        raise UnfitError("a number between 1e-30 and 1e30")
     return found
 
 

@@ -1,7 +1,5 @@
 """Metrics of a run: within an epoch, at the end of an epoch, and in its result."""
 
-from typing import NamedTuple
-
 from ptb_lm.model.config import Config
 from ptb_lm.training.evaluation import perplexity_of
 from ptb_lm.training.progress import Progress
@@ -23,33 +21,12 @@ RESULT_SCALARS = {
 }
 
 
-class Sums(NamedTuple):
-    """Sums over the training steps of an epoch so far."""
-
-    step: int
-    nll: float
-    gradient_norms: float
-    tokens: int  # inside the clock, as the seconds
-    seconds: float
-
-    @classmethod
-    def from_progress(cls, progress: Progress) -> "Sums":
-        """Return the sums of the epoch so far."""
-        return cls(
-            progress.step,
-            progress.nll,
-            progress.gradient_norms,
-            progress.clocked_tokens,
-            progress.clocked_seconds,
-        )
-
-
-def point(before: Sums, now: Sums, config: Config, *, rate: float) -> dict[str, float]:
+def point(before: Progress, now: Progress, config: Config, *, rate: float) -> dict[str, float]:
     """Return TensorBoard's values of the steps between two moments of an epoch, by tag.
 
     Args:
-        before: The sums at the first moment.
-        now: The sums at the second; a step at least lies between.
+        before: Progress at the first moment.
+        now: Progress at the second; a step at least lies between.
         config: The hyper-parameters.
         rate: The learning rate.
     """
@@ -62,8 +39,9 @@ def point(before: Sums, now: Sums, config: Config, *, rate: float) -> dict[str, 
         "step/gradient_norm": (now.gradient_norms - before.gradient_norms) / steps,
         "step/learning_rate": rate,
     }
-    if now.seconds > before.seconds:  # the first step of a process is not clocked
-        values["step/words_per_second"] = (now.tokens - before.tokens) / (now.seconds - before.seconds)
+    seconds = now.clocked_seconds - before.clocked_seconds
+    if seconds > 0:  # the first step of a process is not clocked
+        values["step/words_per_second"] = (now.clocked_tokens - before.clocked_tokens) / seconds
     return values
 
 

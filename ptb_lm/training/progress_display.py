@@ -1,5 +1,6 @@
 """The display of an epoch while it trains: a bar at a terminal, lines in a log, points in TensorBoard."""
 
+import copy
 import math
 import sys
 import time
@@ -73,7 +74,7 @@ class EpochDisplay:
             dynamic_ncols=True,
             bar_format=fit_bar([], 0),
         )
-        self._point = metrics.Sums.from_progress(progress)
+        self._point = copy.copy(progress)  # where the newest point is
 
     def __enter__(self) -> "EpochDisplay":
         return self
@@ -95,12 +96,12 @@ class EpochDisplay:
             self.bar.refresh()
         elif sys.stdout is not None and self.is_log_due():
             cli.remark("  ".join(now))
-        since = metrics.Sums.from_progress(self.progress)
-        if since.step == self.steps or since.step - self._point.step >= self.steps / POINTS:
+        step = self.progress.step
+        if step == self.steps or step - self._point.step >= self.steps / POINTS:
             rate = self.config.learning_rate_in(self.progress.epoch)
-            values = metrics.point(self._point, since, self.config, rate=rate)
-            self.scalars.add(values, step=self.progress.epoch * self.steps + since.step)
-            self._point = since
+            values = metrics.point(self._point, self.progress, self.config, rate=rate)
+            self.scalars.add(values, step=self.progress.epoch * self.steps + step)
+            self._point = copy.copy(self.progress)
 
 
 def describe(progress: Progress, config: Config, *, steps: int, validation_seconds: float) -> list[str]:

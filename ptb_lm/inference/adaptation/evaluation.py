@@ -129,7 +129,7 @@ def _tune(
     adaptation, trials = tuning.tune(
         scorer, valid, request.adaptation, held=request.held, tell=lambda trial: say(_trial_line(trial))
     )
-    if min(trials, key=lambda trial: trial.perplexity).settings is None:  # the first trial: also of equals
+    if min(trials, key=lambda trial: trial[1])[0] is None:  # the first trial: also of equals
         say("none of them is better than not adapting")
     return adaptation, trials, text
 
@@ -151,15 +151,15 @@ def _describe_trials(trials: Sequence[Trial], adaptation: Adaptation) -> dict[st
     """Return the part of the result that says how the settings were chosen."""
     # The cache is tuned last, upon the best steps. What did not adapt may have been better than all.
     last = adaptation.cache or adaptation.dynamic
-    there = (trial.perplexity for trial in trials if trial.settings == last)
+    there = (perplexity for settings, perplexity in trials if settings == last)
     return {
         "adapted_perplexity_there": _finite(next(there, math.inf)),
         "trials": [
             {
-                "settings": None if trial.settings is None else _to_json(trial.settings),
-                "perplexity": _finite(trial.perplexity),
+                "settings": None if settings is None else _to_json(settings),
+                "perplexity": _finite(perplexity),
             }
-            for trial in trials
+            for settings, perplexity in trials
         ],
     }
 
@@ -177,8 +177,9 @@ def _check_free(out: Path) -> None:
 
 
 def _trial_line(trial: Trial) -> str:
-    what = "not adapted" if trial.settings is None else _describe(trial.settings)
-    return f"  {trial.perplexity:8.3f}  {what}"
+    settings, perplexity = trial
+    what = "not adapted" if settings is None else _describe(settings)
+    return f"  {perplexity:8.3f}  {what}"
 
 
 def _describe(settings: Any) -> str:

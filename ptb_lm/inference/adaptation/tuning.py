@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ptb_lm.data.text import Ids
 from ptb_lm.inference.adaptation.settings import Adaptation, Cache, Dynamic
@@ -34,11 +34,8 @@ T = TypeVar("T")
 GridValue = TypeVar("GridValue", int, float)
 
 
-class Trial(NamedTuple):
-    """A setting that was tried, and the perplexity of the text that it was tried on."""
-
-    settings: Dynamic | Cache | None  # None: the model as it was trained
-    perplexity: float
+# The settings that were tried, None for the model as it was trained, and the perplexity with them.
+Trial = tuple[Dynamic | Cache | None, float]
 
 
 def tune(
@@ -112,7 +109,7 @@ class _Search:
 
             def measure_weight(weight: float) -> float:
                 perplexity = self._scorer.cache_perplexity(text, shares_N, weight)
-                return self.note(Cache(words=words, theta=theta, weight=weight), perplexity).perplexity
+                return self.note(Cache(words=words, theta=theta, weight=weight), perplexity)
 
             return least(measure_weight, weights, limit=UPPER_LIMITS["weight"])
 
@@ -123,16 +120,17 @@ class _Search:
         )
         return self._best(Cache)
 
-    def note(self, settings: Dynamic | Cache | None, perplexity: float) -> Trial:
-        """Store a trial and tell it."""
-        trial = Trial(settings, perplexity)
-        self.trials.append(trial)
-        self._tell(trial)
-        return trial
+    def note(self, settings: Dynamic | Cache | None, perplexity: float) -> float:
+        """Store a trial, tell it, and return its perplexity."""
+        self.trials.append((settings, perplexity))
+        self._tell(self.trials[-1])
+        return perplexity
 
     def _best(self, kind: type[S]) -> S:
         """Return the best settings of a kind that were tried."""
-        perplexities = {t.settings: t.perplexity for t in self.trials if isinstance(t.settings, kind)}
+        perplexities = {
+            settings: perplexity for settings, perplexity in self.trials if isinstance(settings, kind)
+        }
         return min(perplexities, key=perplexities.__getitem__)
 
     def _values(self, kind: str, name: str, start: T, grid: Sequence[T]) -> Sequence[T]:
@@ -149,7 +147,7 @@ class _Search:
             change: dict[str, Any] = {name: value}
             changed = dataclasses.replace(settings, **change)
             if changed not in perplexities:
-                perplexities[changed] = self.note(changed, measure(changed)).perplexity
+                perplexities[changed] = self.note(changed, measure(changed))
             return perplexities[changed]
 
         best = start
