@@ -4,7 +4,6 @@ import functools
 import gc
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,9 +94,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    _deeds.clear()
     if item.get_closest_marker("gpu"):
         torch = pytest.importorskip("torch")
         if not torch.cuda.is_available():
@@ -123,32 +120,3 @@ def _frameworks_of_file(path: Path) -> set[str]:
 def _tensorflow_has_a_gpu() -> bool:
     tensorflow = pytest.importorskip("tensorflow")
     return bool(tensorflow.config.list_physical_devices("GPU"))
-
-
-# A test that is not marked `slow` must neither start a process nor be the first to import one of these
-# frameworks, so that scripts/test --quick stays quick. Most trainings start one: their record asks git for
-# the commit. What is slow within this process (a long training, a compiler) is not seen here: whoever writes
-# such a test marks it.
-ASKED_ONCE = {"g++", "clang++", Path(os.environ.get("CXX", "g++")).name, "uname"}
-_deeds: list[str] = []  # of the test that is set up or runs
-
-
-def _watch(event: str, arguments: tuple[object, ...]) -> None:
-    # The first model on a CPU asks the compiler for its version, and the first record asks Python for its
-    # platform, whichever test that is in.
-    if event == "subprocess.Popen" and Path(str(arguments[0])).name not in ASKED_ONCE:
-        _deeds.append(f"starts a process, {arguments[0]}")
-    elif event == "import" and arguments[0] in SLOW_TO_IMPORT:
-        _deeds.append(f"imports {arguments[0]}")
-
-
-sys.addaudithook(_watch)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fail a test that was seen to do something slow, as the first that asks for a fixture too, unmarked."""
-    result = yield
-    if _deeds and not item.get_closest_marker("slow"):
-        pytest.fail(f"it {_deeds[0]}: mark it pytest.mark.slow", pytrace=False)
-    return result

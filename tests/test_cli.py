@@ -83,12 +83,6 @@ def test_a_bug_of_ours_keeps_its_traceback() -> None:
         cli.run("command", lambda: 1 // 0)
 
 
-def parser() -> cli.Parser:
-    built = cli.Parser(prog="command", description="A command.")
-    built.add_argument("--lr-decay", type=float)
-    return built
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -108,8 +102,10 @@ def parser() -> cli.Parser:
 def test_a_bad_command_line_is_one_sentence(
     arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    built = cli.Parser(prog="command", description="A command.")
+    built.add_argument("--lr-decay", type=float)
     with pytest.raises(SystemExit) as end:
-        parser().parse_args(arguments)
+        built.parse_args(arguments)
     assert end.value.code == 2
     assert capsys.readouterr() == ("", f"command: {problem} (see --help)\n")
 
@@ -197,15 +193,16 @@ def numbers() -> cli.Parser:
 
 
 def test_numbers_are_parsed() -> None:
-    parsed = numbers().parse_args(["--steps", "1", "--seconds", "1e-6"])
-    assert (parsed.steps, parsed.seconds) == (1, 1e-6)
+    parsed = numbers().parse_args(["--steps", "1", "--seconds", "1e-6", "--words", "2147483647"])
+    assert (parsed.steps, parsed.seconds, parsed.words) == (1, 1e-6, 2**31 - 1)
 
 
 @pytest.mark.parametrize(
     ("flag", "value", "problem"),
     [
-        *(("--steps", value, "a whole number of at least 1") for value in ("0", "-1", "1.5", "many", "")),
-        *(("--seconds", value, "a number above 0") for value in ("0", "-1", "nan", "inf", "long", "")),
+        *(("--steps", value, "at least 1") for value in ("0", "-1", "1.5", "many", "")),
+        *(("--seconds", value, "above 0") for value in ("0", "-1", "nan", "inf", "long", "")),
+        *(("--words", value, "at most 2147483647") for value in (str(2**31), "9" * 20)),
     ],
 )
 def test_a_number_that_is_none_is_told(
@@ -213,19 +210,8 @@ def test_a_number_that_is_none_is_told(
 ) -> None:
     with pytest.raises(SystemExit):
         numbers().parse_args([f"{flag}={value}"])
-    assert (
-        capsys.readouterr().err
-        == f"command: argument {flag}: must be {problem}, not {value!r} (see --help)\n"
-    )
-
-
-@pytest.mark.parametrize("value", [str(2**31), "9" * 20])
-def test_a_number_that_is_too_large_is_told(value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert numbers().parse_args(["--words", str(2**31 - 1)]).words == 2**31 - 1
-    with pytest.raises(SystemExit):
-        numbers().parse_args([f"--words={value}"])
-    problem = "command: argument --words: must be at most 2147483647 (see --help)\n"
-    assert capsys.readouterr().err == problem
+    said = capsys.readouterr().err
+    assert re.fullmatch(f"command: argument {flag}: .*{problem}.* \\(see --help\\)\n", said)
 
 
 def printing(length: int) -> list[str]:
@@ -239,25 +225,16 @@ def printing(length: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("length", [1, 100_000], ids=["buffered", "beyond the buffer"])
-def test_a_reader_that_goes_away_is_no_error_to_tell(length: int) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    try:
-        ended = subprocess.run(printing(length), stdout=writer, stderr=subprocess.PIPE, env=buffered())
-    finally:
-        os.close(writer)
-    assert (ended.returncode, ended.stderr) == (1, b"")
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("length", [1, 100_000], ids=["buffered", "beyond the buffer"])
-def test_output_that_cannot_be_written_is_told_once(length: int) -> None:
-    with Path("/dev/full").open("wb") as full:
-        ended = subprocess.run(printing(length), stdout=full, stderr=subprocess.PIPE, env=buffered())
-    assert ended.returncode == 1
-    assert ended.stderr == b"command: No space left on device; free some space and try again\n"
+def test_output_that_cannot_be_written_is_told_once_and_a_reader_that_went_away_is_not(length: int) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as gone, Path("/dev/full").open("wb") as full:
+        for stream, told in ((gone, rb""), (full, rb"command: .*space.*\n")):
+            ended = subprocess.run(printing(length), stdout=stream, stderr=subprocess.PIPE, env=buffered())
+            assert ended.returncode == 1
+            assert re.fullmatch(told, ended.stderr)
 
 
 @pytest.mark.slow

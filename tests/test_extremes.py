@@ -40,8 +40,9 @@ def test_a_learning_rate_beyond_a_float_is_refused() -> None:
     [{"num_layers": 1000, "hidden_size": 60_000}, {"hidden_size": 2**31 - 1}],
 )
 def test_a_model_beyond_the_memory_is_refused_before_anything_is_built(sizes: dict[str, int]) -> None:
-    there_is = f"and there are {host.format_size(host.memory_limit())}"
-    with pytest.raises(OutOfMemoryError, match=rf"weights alone need \d.*iB, {there_is}\)"):
+    with pytest.raises(
+        OutOfMemoryError, match=rf"weights .*\d.*iB, .* {host.format_size(host.memory_limit())}\)"
+    ):
         parameters.check_fits(SMALL.replace(**sizes), 10_000)
 
 
@@ -59,7 +60,7 @@ def test_the_counted_parameters_are_those_that_are_built(
         parameters.check_fits(config, 99)
 
 
-@pytest.mark.parametrize(("value", "problem"), [(np.nan, "not a number"), (np.inf, "overflows")])
+@pytest.mark.parametrize(("value", "problem"), [(np.nan, "number"), (np.inf, "overflows")])
 def test_a_perplexity_that_is_not_finite_is_no_result(value: float, problem: str) -> None:
     with pytest.raises(DivergenceError, match=f"perplexity of x .*{problem}"):
         evaluation.check_finite(value, "x")
@@ -67,23 +68,16 @@ def test_a_perplexity_that_is_not_finite_is_no_result(value: float, problem: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("value", "problem"), [(np.nan, "not a number"), (1e30, "overflows")])
+@pytest.mark.parametrize(("value", "problem"), [(np.nan, "number"), (1e30, "overflows")])
 def test_evaluate_fails_where_there_is_no_perplexity(
-    value: float, problem: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    value: float, problem: str, plain_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The weights have no hash, as they were written before."""
-    run = runs.train_run(data, tmp_path / "run", "--epochs", "1")
+    run = shutil.copytree(plain_run, tmp_path / "run")
     arrays, metadata = tensors.load(run / "weights.safetensors")
     arrays["softmax.bias"][1] = value
     tensors.save(run / "weights.safetensors", arrays, metadata)
     assert problem in runs.refusal(capsys, evaluate, run, status=1)
-
-
-@pytest.mark.slow
-def test_an_epoch_of_one_step_has_a_speed(data: Path, tmp_path: Path) -> None:
-    run = runs.train_run(data, tmp_path / "run", "--num-steps", "170", "--epochs", "2")
-    assert all(row["words_per_second"] > 0 for row in runs.metrics(run))
-    assert runs.result(run)["words_per_second"] > 0
 
 
 # Text.
@@ -184,14 +178,6 @@ def test_a_path_that_is_no_text_is_said_in_any_encoding(encoding: str, data: Pat
     assert done.stderr.count(b"\n") == 1
     assert b"run-\\udcff-" in done.stderr
     assert runs.result(run)["epochs"] == 1
-
-
-def test_layers_without_end_are_refused(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = runs.arguments(data, tmp_path / "new", "--num-layers", "1000000", "--hidden-size", "16")
-    assert "--num-layers" in runs.refusal(capsys, train, *flags)
-    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.slow

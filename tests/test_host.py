@@ -142,72 +142,42 @@ def test_a_processor_has_its_name_or_its_numbers(text: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_commit_is_the_checkouts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Installed into the environment of another project, the package has no commit of its own."""
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
-    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]):
-        subprocess.run([*git, *command], check=True)
-    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    monkeypatch.setattr(host, "PACKAGE", tmp_path / "ptb_lm")
-    (tmp_path / "ptb_lm").mkdir()
-    assert host.environment()["commit"] == head.stdout.strip()
-    installed = tmp_path / "site-packages" / "ptb_lm"
-    installed.mkdir(parents=True)
-    monkeypatch.setattr(host, "PACKAGE", installed)
-    assert host.environment()["commit"] is None
-
-
-@pytest.mark.slow
 def test_the_commit_is_marked_when_the_code_has_changed_and_not_when_results_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git = ["git", "-C", str(tmp_path), "-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
     code, page = tmp_path / "ptb_lm" / "host.py", tmp_path / "results" / "README.md"
-    for path in (code, page):
-        path.parent.mkdir()
+    kernels, new = tmp_path / "ptb_lm" / "native" / "kernels.cpp", tmp_path / "ptb_lm" / "new.py"
+    for path in (code, page, kernels):
+        path.parent.mkdir(exist_ok=True)
         path.write_text("first\n")
     for arguments in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "first"]):
         subprocess.run([*git, *arguments], check=True)
-    head = subprocess.run(
-        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    rev_parse = [*git, "rev-parse", "HEAD"]
+    head = subprocess.run(rev_parse, check=True, capture_output=True, text=True).stdout.strip()
     monkeypatch.setattr(host, "PACKAGE", code.parent)
     monkeypatch.setenv("PTB_LM_COMMIT", "of no use here")
+    for path in (page, tmp_path / "notes.py", tmp_path / "ptb_lm" / "notes.md"):
+        path.write_text("no code of the package\n")
     assert host.environment()["commit"] == head
-    page.write_text("second\n")
-    assert host.environment()["commit"] == head
-    code.write_text("second\n")
-    assert host.environment()["commit"] == f"{head} with uncommitted changes"
+    for path in (code, kernels, new):
+        path.write_text("second\n")
+        assert host.environment()["commit"] == f"{head} with uncommitted changes"
+        if path == new:
+            path.unlink()
+        else:
+            path.write_text("first\n")
     # git would note such times in its index, under a lock that stays if the process is killed meanwhile.
-    code.write_text("first\n")
     os.utime(code, (1, 1))
     index = (tmp_path / ".git" / "index").read_bytes()
     assert host.environment()["commit"] == head
     assert (tmp_path / ".git" / "index").read_bytes() == index
-
-
-@pytest.mark.slow
-def test_a_kernel_that_changed_and_a_module_that_git_does_not_know_mark_the_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
-    kernels = tmp_path / "ptb_lm" / "native" / "kernels.cpp"
-    kernels.parent.mkdir(parents=True)
-    kernels.write_text("first\n")
-    for arguments in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "first"]):
-        subprocess.run([*git, *arguments], check=True)
-    monkeypatch.setattr(host, "PACKAGE", tmp_path / "ptb_lm")
-    (tmp_path / "notes.py").write_text("not the package's\n")
-    (tmp_path / "ptb_lm" / "notes.md").write_text("no code\n")
-    head = host.environment()["commit"]
-    assert " " not in head
-    new = tmp_path / "ptb_lm" / "new.py"
-    new.write_text("not added\n")
-    assert host.environment()["commit"] == f"{head} with uncommitted changes"
-    new.unlink()
-    assert host.environment()["commit"] == head
-    kernels.write_text("second\n")
-    assert host.environment()["commit"] == f"{head} with uncommitted changes"
+    # Installed into the environment of another project, the package has no commit of its own.
+    installed = tmp_path / "site-packages" / "ptb_lm"
+    installed.mkdir(parents=True)
+    monkeypatch.setattr(host, "PACKAGE", installed)
+    monkeypatch.delenv("PTB_LM_COMMIT")
+    assert host.environment()["commit"] is None
 
 
 @pytest.mark.slow

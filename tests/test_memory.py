@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +28,8 @@ def test_a_size_is_shown_in_a_readable_unit(size: float, text: str) -> None:
     assert host.format_size(size) == text
 
 
-def test_the_machine_has_some_memory() -> None:
-    assert 2**27 < host.memory_limit() < 2**60
-
-
 def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 2**27 < host.memory_limit() < 2**60
     (tmp_path / "memory.max").write_text(f"{2**26}\n")
     (tmp_path / "unlimited").write_text("max\n")
     files = [str(tmp_path / name) for name in ("memory.max", "unlimited", "missing")]
@@ -40,13 +38,11 @@ def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_numpy_and_torch_say_how_much_was_asked_for() -> None:
-    has = f"and there are {host.format_size(host.memory_limit())}"
-    with pytest.raises(MemoryError) as numpy_error:
-        np.empty(2**56, np.uint8)
-    assert host.describe_failed_allocation(numpy_error.value) == f"the last allocation was 64.0 PiB, {has}"
-    with pytest.raises(RuntimeError) as torch_error:
-        torch.empty(2**56, dtype=torch.uint8)
-    assert host.describe_failed_allocation(torch_error.value) == f"the last allocation was 64.0 PiB, {has}"
+    has = host.format_size(host.memory_limit())
+    for allocate in (lambda: np.empty(2**56, np.uint8), lambda: torch.empty(2**56, dtype=torch.uint8)):
+        with pytest.raises((MemoryError, RuntimeError)) as caught:
+            allocate()
+        assert re.fullmatch(f".* 64.0 PiB, .* {has}", host.describe_failed_allocation(caught.value))
 
 
 def test_the_size_of_a_gpu_is_the_one_that_cuda_names() -> None:
@@ -55,17 +51,12 @@ def test_the_size_of_a_gpu_is_the_one_that_cuda_names() -> None:
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which "
         "1.00 GiB is free. Of the allocated memory 70.00 GiB is allocated by PyTorch"
     )
-    assert (
-        host.describe_failed_allocation(error) == "the last allocation was 2.0 GiB, and the GPU has 79.10 GiB"
-    )
+    assert re.fullmatch(".* 2.0 GiB, .* GPU .* 79.10 GiB", host.describe_failed_allocation(error))
 
 
 def test_without_numbers_the_sentence_has_none() -> None:
     assert host.describe_failed_allocation(MemoryError()) == ""
     assert "(" not in str(OutOfMemoryError())
-    assert "of this size (all of it); fewer" in str(OutOfMemoryError("all of it"))
-
-
-def test_the_sentence_is_the_same_in_another_process() -> None:
-    error = OutOfMemoryError("the last allocation was 2.0 GiB, and there are 1.0 GiB")
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    error = OutOfMemoryError("all of it")
+    assert "(all of it)" in str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error), "the same in another process"

@@ -324,7 +324,6 @@ def test_a_byte_order_mark_and_the_last_line_s_end_do_not_count(
 @pytest.mark.parametrize(
     ("typed", "flags"),
     [
-        (False, ["--line-buffered"]),
         (False, ["--line-buffered", "--carry-state"]),
         pytest.param(
             True,

@@ -87,27 +87,23 @@ def assert_goes_on(run: Path, expected: Expected, framework: str = "torch") -> N
 
 
 @pytest.mark.parametrize(
-    ("number", "framework", "typed"),
-    [
-        (signal.SIGTERM, "torch", "python -m ptb_lm.train"),
-        (signal.SIGHUP, "torch", "ptb-lm train"),
-        pytest.param(signal.SIGTERM, "tensorflow", "python -m ptb_lm train", marks=installed("tensorflow")),
-    ],
+    ("number", "typed"),
+    [(signal.SIGTERM, "python -m ptb_lm.train"), (signal.SIGHUP, "ptb-lm train")],
 )
 def test_a_signal_saves_and_prints_the_command_that_goes_on(
-    number: signal.Signals, framework: str, typed: str, data: Path, expected: Expected, tmp_path: Path
+    number: signal.Signals, typed: str, data: Path, expected: Expected, tmp_path: Path
 ) -> None:
-    """SIGINT does, too: below."""
+    """SIGINT does, too, and TensorFlow: below."""
     script = str(Path(sys.executable).with_name("ptb-lm"))
     words = [script if word == "ptb-lm" else word for word in typed.split() if word != "python"]
-    with training(data, tmp_path / "run", *OF[framework], typed=words) as process:
+    with training(data, tmp_path / "run", typed=words) as process:
         process.send_signal(number)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 128 + number, stderr
     assert f"{number.name}: saved; continue with: {typed} --resume {tmp_path / 'run'}" in stderr
     assert "Traceback" not in stderr
     assert_stopped(tmp_path / "run")
-    assert_goes_on(tmp_path / "run", expected, framework)
+    assert_goes_on(tmp_path / "run", expected)
 
 
 def test_sigint_and_then_sigterm_is_one_request(data: Path, expected: Expected, tmp_path: Path) -> None:
@@ -176,10 +172,9 @@ def test_a_run_that_cannot_say_so_saves_all_the_same(
     assert_goes_on(run, expected, framework)
 
 
-@pytest.mark.parametrize("how", ["a pipe without a reader", "closed", "a full disk"])
-def test_a_run_that_nobody_hears_goes_on_to_its_end(how: str, data: Path, tmp_path: Path) -> None:
+def test_a_run_that_nobody_hears_goes_on_to_its_end(data: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ptb_lm.train", *runs.arguments(data, tmp_path / "run")]
-    with broken(how) as streams:
+    with broken("a full disk") as streams:
         assert subprocess.run(command, check=False, **streams).returncode == 0
     assert runs.result(tmp_path / "run")["epochs"] == 2
 
@@ -196,8 +191,13 @@ def test_signals_that_are_ignored_stay_so(data: Path, tmp_path: Path) -> None:
     assert runs.result(run)["epochs"] == 10
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("command", ["train", "evaluate", "bench", "score", "compare"])
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        *((command, signal.SIGINT) for command in ("train", "evaluate", "bench", "score", "compare")),
+        ("train", signal.SIGTERM),
+    ],
+)
 def test_a_command_that_is_stopped_as_it_starts_says_one_line(command: str, number: signal.Signals) -> None:
     """While it imports: errors of C modules would come of an exception there, or nothing."""
     done = stopped_at_import(command, number, "argparse", "numpy")
@@ -218,8 +218,10 @@ print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
 """
 
 
-@pytest.mark.parametrize("flags", [["-m"], ["-u", "-m"]], ids=" ".join)
-@pytest.mark.parametrize("module", ["theirs", "theirs.train", "ptb_lm_of_theirs.train"])
+@pytest.mark.parametrize(
+    ("module", "flags"),
+    [("theirs", ["-m"]), ("theirs.train", ["-u", "-m"]), ("ptb_lm_of_theirs.train", ["-m"])],
+)
 def test_a_program_that_imports_the_package_keeps_its_signals(
     module: str, flags: list[str], tmp_path: Path
 ) -> None:
@@ -234,8 +236,10 @@ def test_a_program_that_imports_the_package_keeps_its_signals(
     assert done.stdout == "True\nTrue\n"
 
 
-@pytest.mark.parametrize("start", [["-m", "{}"], ["-u", "-m", "{}"], ["-um{}"]], ids=" ".join)
-@pytest.mark.parametrize("module", ["ptb_lm", "ptb_lm.train", "ptb_lm.bench"])
+@pytest.mark.parametrize(
+    ("module", "start"),
+    [("ptb_lm", ["-m", "{}"]), ("ptb_lm.train", ["-u", "-m", "{}"]), ("ptb_lm.bench", ["-um{}"])],
+)
 def test_a_command_of_ours_is_known_however_python_is_told_its_module(module: str, start: list[str]) -> None:
     """Before anything of the command is imported."""
     given = ["python", *(word.format(module) for word in start), "--seed", "1"]
@@ -329,8 +333,7 @@ def test_the_result_is_written_under_the_lock(
 # Killed during the first save.
 
 
-@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
-@pytest.mark.parametrize("there", range(6))
+@pytest.mark.parametrize(("there", "overwrite"), [*((there, []) for there in range(6)), (5, ["--overwrite"])])
 def test_the_files_of_a_killed_first_save_are_ignored(
     there: int, overwrite: list[str], data: Path, tmp_path: Path
 ) -> None:

@@ -55,6 +55,12 @@ def run(texts: Path) -> Path:
     return runs.train_run(texts / "large", texts / "run", "--epochs", "6", *SIZE)
 
 
+@pytest.fixture(scope="module")
+def whole(texts: Path, run: Path) -> Path:
+    """A run on the small text that begins with the weights of that on the large one."""
+    return fine_tune(run, texts / "small", texts / "whole", "--extend-vocabulary")
+
+
 def fine_tune(run: Path, data: Path, to: Path, *more: str) -> Path:
     sizes = ("--batch-size", "4", "--num-steps", "5", "--device", "cpu", "--epochs", "2")
     flags = ["--init-from", str(run), "--data", str(data), "--run-dir", str(to), *sizes, *more]
@@ -67,22 +73,10 @@ def start_of(run: Path, data: Path, *, extend: bool) -> tuple[Start, corpus.Corp
     return start, corpus.load(data, vocabulary=start.vocabulary, extend=extend)
 
 
-def test_it_is_better_than_from_scratch(texts: Path, run: Path, tmp_path: Path) -> None:
-    tuned = fine_tune(run, texts / "small", tmp_path / "tuned", "--extend-vocabulary")
+def test_it_is_better_than_from_scratch(texts: Path, run: Path, whole: Path, tmp_path: Path) -> None:
     scratch = runs.train_run(texts / "small", tmp_path / "scratch", *SIZE)
-    better, worse = (runs.result(folder)["test_perplexity"] for folder in (tuned, scratch))
+    better, worse = (runs.result(folder)["test_perplexity"] for folder in (whole, scratch))
     assert better < 0.8 * worse
-
-
-def test_the_result_says_from_where_it_came(texts: Path, run: Path, tmp_path: Path) -> None:
-    tuned = fine_tune(run, texts / "small", tmp_path / "tuned", "--epochs", "1")
-    assert runs.result(tuned)["init_from"] == {
-        "run": str(run),
-        "weights_sha256": hashlib.sha256((run / "weights.safetensors").read_bytes()).hexdigest(),
-        "test_perplexity": runs.result(run)["test_perplexity"],
-        "new_words": 0,
-    }
-    assert runs.metrics(tuned)[0]["learning_rate"] == runs.metrics(run)[0]["learning_rate"] / 2
 
 
 def test_the_digest_is_of_the_weights_that_were_read(
@@ -106,10 +100,17 @@ def test_the_digest_is_of_the_weights_that_were_read(
     assert (start.weights["softmax.bias"] == 0.25).all()
 
 
-def test_new_words_become_unk_and_are_counted(
+def test_the_result_says_from_where_it_came_and_new_words_become_unk(
     texts: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tuned = fine_tune(run, texts / "small", tmp_path / "tuned", "--epochs", "1")
+    assert runs.result(tuned)["init_from"] == {
+        "run": str(run),
+        "weights_sha256": hashlib.sha256((run / "weights.safetensors").read_bytes()).hexdigest(),
+        "test_perplexity": runs.result(run)["test_perplexity"],
+        "new_words": 0,
+    }
+    assert runs.metrics(tuned)[0]["learning_rate"] == runs.metrics(run)[0]["learning_rate"] / 2
     assert RunDirectory(tuned).read_vocabulary().words == RunDirectory(run).read_vocabulary().words
     assert "<unk>: train 40, valid 40, test 40" in capsys.readouterr().out
     assert evaluate.main([str(tuned)]) == 0
@@ -159,37 +160,22 @@ def test_of_any_cell_in_either_framework(
     assert RunDirectory(tuned).read_config().choice.model == "basic"
 
 
-def test_it_is_resumed_to_the_same_end(texts: Path, run: Path, tmp_path: Path) -> None:
-    whole = fine_tune(run, texts / "small", tmp_path / "whole", "--extend-vocabulary")
+def test_it_is_resumed_to_the_same_end(texts: Path, run: Path, whole: Path, tmp_path: Path) -> None:
     half = fine_tune(run, texts / "small", tmp_path / "half", "--extend-vocabulary", "--epochs", "1")
     assert train.main(["--resume", str(half), "--epochs", "2"]) == 0
     assert runs.result(half)["test_perplexity"] == runs.result(whole)["test_perplexity"]
     assert runs.result(half)["init_from"] == runs.result(whole)["init_from"]
 
 
+CASES = "The Dog saw 12 Cats\nA dog SAW it\n" * 60
+
+
 def test_a_run_of_characters_reads_no_text_of_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text("The Dog saw 12 Cats\nA dog SAW it\n" * 60)
-    old = runs.train_run(text, tmp_path / "old", "--tokenize", "characters", "--epochs", "1")
+    old = runs.write_run(tmp_path / "old", ("a", "<eos>"), tokenize="characters", data="text.txt")
     given = ("--init-from", old, "--data", "ptb", "--run-dir", tmp_path / "no")
-    problem = runs.refusal(capsys, train, *given)
-    assert f"{old} reads characters" in problem
-
-
-def test_the_treatment_of_text_is_the_run_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text("The Dog saw 12 Cats\nA dog SAW it\n" * 60)
-    old = runs.train_run(text, tmp_path / "old", "--lowercase", "--numbers", "--epochs", "1")
-    tuned = fine_tune(old, text, tmp_path / "tuned", "--epochs", "1")
-    preparation = RunDirectory(tuned).read_config().preparation
-    assert preparation is not None
-    assert (preparation.lowercase, preparation.numbers) == (True, True)
-    given = ("--init-from", old, "--data", text, "--run-dir", tmp_path / "no")
-    problem = runs.refusal(capsys, train, *given, "--tokenize", "characters")
-    assert f"--tokenize contradicts the run {old}" in problem
-    assert "tokenize = whitespace" in problem
+    assert f"{old} reads characters" in runs.refusal(capsys, train, *given)
 
 
 @pytest.mark.parametrize(
@@ -239,22 +225,28 @@ def test_flags_that_contradict_are_refused(
     assert not (tmp_path / "new").exists()
 
 
-def test_without_data_the_text_is_the_run_s(
+def test_without_data_the_text_and_its_treatment_are_the_run_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From any folder, and with the same lines held out."""
-    (tmp_path / "text.txt").write_text("The Dog saw 12 Cats\nA dog SAW it\n" * 60)
+    (tmp_path / "text.txt").write_text(CASES)
     monkeypatch.chdir(tmp_path)
-    runs.train_run(Path("text.txt"), Path("old"), "--lowercase", "--test-fraction", "0.3", "--epochs", "1")
+    treatment = ("--lowercase", "--numbers", "--test-fraction", "0.3")
+    runs.train_run(Path("text.txt"), Path("old"), *treatment, "--epochs", "1")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     capsys.readouterr()
     assert train.main(["--init-from", "../old", "--run-dir", "new", "--device", "cpu", "--epochs", "1"]) == 0
     assert "text is that of ../old\n" in capsys.readouterr().out
     old, new = (RunDirectory(Path(run)).read_config() for run in ("../old", "new"))
-    assert old.source == new.source
+    assert (old.source, old.preparation) == (new.source, new.preparation)
+    assert new.preparation is not None
+    assert (new.preparation.lowercase, new.preparation.numbers) == (True, True)
+    given = ("--init-from", "../old", "--run-dir", "no")
+    problem = runs.refusal(capsys, train, *given, "--data", "../text.txt", "--tokenize", "characters")
+    assert "--tokenize contradicts" in problem
     (tmp_path / "text.txt").unlink()
-    problem = runs.refusal(capsys, train, "--init-from", "../old", "--run-dir", "no")
+    problem = runs.refusal(capsys, train, *given)
     assert "text.txt" in problem
     assert "--data" in problem
 

@@ -79,7 +79,6 @@ def test_a_place_that_cannot_be_is_refused_at_once(
     [
         (0, signal.SIGINT, "torch"),
         (1, signal.SIGTERM, "torch"),
-        pytest.param(0, signal.SIGTERM, "tensorflow", marks=installed("tensorflow")),
         pytest.param(1, signal.SIGINT, "tensorflow", marks=installed("tensorflow")),
     ],
 )

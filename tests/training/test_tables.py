@@ -83,7 +83,7 @@ def test_a_text_of_one_line_is_trained_in_one_command(
     """As text8: words in lower case, one line, no newline at its end."""
     rng = np.random.default_rng(0)
     words = ["anarchism", "originated", "as", "a", "term", "of", "abuse", "first"]
-    (tmp_path / "text8").write_text(" " + " ".join(rng.choice(words, size=3000)))
+    (tmp_path / "text8").write_text(" " + " ".join(rng.choice(words, size=800)))
     flags = ("--tokenize", tokenize, "--valid-fraction", "0.05", "--test-fraction", "0.05")
     run = runs.train_run(tmp_path / "text8", tmp_path / "run", *flags, *SMALL)
     assert "no <eos> is added" in capsys.readouterr().out
@@ -91,7 +91,7 @@ def test_a_text_of_one_line_is_trained_in_one_command(
     counts = {split: len(ids) for split, ids in data.splits.items()}
     assert counts["valid"] == counts["test"] == round(sum(counts.values()) * 0.05)
     if tokenize == "whitespace":
-        assert sum(counts.values()) == 3000
+        assert sum(counts.values()) == 800
     assert all((ids != data.vocabulary.ids["<eos>"]).all() for ids in data.splits.values())
     assert evaluate.main([str(run)]) == 0
     assert f"{counts['test'] - 1:,} tokens" in capsys.readouterr().out
@@ -164,7 +164,7 @@ def test_other_ends_of_lines_change_nothing_and_others_are_said(
         content = (data / f"{split}.txt").read_bytes()
         (other / f"{split}.txt").write_bytes(content.replace(b"\n", b"\r"))
     runs.assert_equal_runs(
-        runs.train_run(other, tmp_path / "run"), runs.train_run(data, tmp_path / "expected")
+        runs.train_run(other, tmp_path / "run", *SMALL), runs.train_run(data, tmp_path / "expected", *SMALL)
     )
     (other / "train.txt").write_bytes(content.replace(b"\n", "\u2028".encode()) * 20)
     capsys.readouterr()

@@ -170,57 +170,12 @@ def perplexity_of_the_state(run: Path) -> float:
 RUINED_AVERAGES = (*RUINED, "--average-epochs", "0.2")
 
 
-@pytest.fixture(scope="module")
-def counted(text_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A run that nobody stopped, to be looked at only, and how often it asked before it ended."""
-    run, stop = tmp_path_factory.mktemp("counted") / "run", StopAfter(10**9)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "READ_SECONDS", math.inf)
-        patch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: stop)
-        assert main(arguments(text_folder, run, *RUINED_AVERAGES)) == 0
-    return run, 10**9 - stop._left - 1  # the last time is as the run ends, when a signal changes nothing
-
-
-def test_the_last_epoch_s_averages_are_tested(counted: tuple[Path, int]) -> None:
-    run, _ = counted
+def test_the_last_epoch_s_averages_are_tested(never_stopped: Callable[..., Path]) -> None:
+    run = never_stopped(*RUINED_AVERAGES)
     found = result(run)
     assert found["best_epoch"] == 1
     expected = perplexity_of_the_state(run)
     assert found["final_test_perplexity"] == pytest.approx(expected, rel=1e-10)
-
-
-def assert_saved_when_asked(run: Path, asked: int) -> None:
-    """The state is of the step that the stop was asked at: nothing that was trained is lost."""
-    saved = RunDirectory(run).read_state()[2]
-    steps = 22  # an epoch's, on this corpus
-    if asked < steps:  # the trainer asks once a step
-        assert (saved.epoch, saved.step) == (0, asked + 1)
-    else:
-        assert saved.epoch * steps + saved.step >= steps
-
-
-@pytest.mark.parametrize("asked", [0, 1, 7, 20, 40, 41, 42, 43, 44, 60, 83, 84, 85, 86, 87, 88, 90])
-def test_stopped_anywhere_and_resumed_equals_never_stopped(
-    asked: int,
-    never_stopped: Callable[..., Path],
-    text_folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """In training, validation and test, with dropout on; float32, as people train."""
-    monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)  # or a slow machine asks more often
-    more = ("--keep-prob", "0.7", "--precision", "fp32")
-    run, expected = tmp_path / "run", never_stopped(*more)
-    with monkeypatch.context() as patch:
-        patch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: StopAfter(asked))
-        status = main(arguments(text_folder, run, *more))
-    if status == 143:
-        assert not (run / "result.json").exists()
-        assert_saved_when_asked(run, asked)
-        assert main(["--resume", str(run)]) == 0
-    else:
-        assert status == 0
-    assert_equal_runs(run, expected)
 
 
 REGULARISED = (
@@ -234,73 +189,58 @@ REGULARISED = (
 )
 
 
-@pytest.mark.parametrize("asked", [0, 7, 9, 10, 20, 25, 43, 52])
-def test_with_averages_too(
+DROPPED = ("--keep-prob", "0.7", "--precision", "fp32")
+IN_BFLOAT16 = (*REGULARISED, "--precision", "bf16", "--model")
+
+
+@pytest.mark.parametrize(
+    ("more", "asked", "rows"),
+    [
+        # In training, in validation, in the second epoch, and in the test; then the run has ended.
+        *((DROPPED, asked, 0) for asked in (0, 1, 7, 20, 21, 22, 26)),
+        *((DROPPED, asked, 1) for asked in (27, 43, 48, 49, 53)),
+        *((DROPPED, asked, 2) for asked in (54, 57)),
+        # Before the first update of the averages, after it, between two, in an evaluation with them in place.
+        *((REGULARISED, asked, 0) for asked in (9, 10, 20, 25)),
+        *((REGULARISED, asked, 1) for asked in (43, 52)),
+        # The last epoch's weights are tested first, then the best ones; four windows each.
+        *((RUINED_AVERAGES, asked, 2) for asked in (64, 67, 68, 71)),
+        *(((*IN_BFLOAT16, model), 16, 0) for model in ("basic", "block", "block_fused", "cudnn")),
+        ((*IN_BFLOAT16, "cudnn", "--no-tie-weights"), 16, 0),
+    ],
+)
+def test_stopped_anywhere_and_resumed_equals_never_stopped(
+    more: tuple[str, ...],
     asked: int,
+    rows: int,
     never_stopped: Callable[..., Path],
     text_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before the first update, after it, between two, in an evaluation with the averages in place."""
-    monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)
-    run, expected = tmp_path / "run", never_stopped(*REGULARISED)
+    """When the trainer has asked so often, and has ended so many epochs."""
+    monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)  # or a slow machine asks more often
+    run, expected = tmp_path / "run", never_stopped(*more)
     with monkeypatch.context() as patch:
         patch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: StopAfter(asked))
-        assert main(arguments(text_folder, run, *REGULARISED)) == 143
-    assert_saved_when_asked(run, asked)
+        status = main(arguments(text_folder, run, *more))
+    assert status == 143
+    assert not (run / "result.json").exists()
+    assert rows == ((run / "metrics.jsonl").exists() and len(untimed_rows(run)))
+    progress, steps = RunDirectory(run).read_state()[2], 22
+    if asked < steps:  # of an epoch; the trainer asks once a step, and nothing that is trained is lost
+        assert (progress.epoch, progress.step) == (0, asked + 1)
+    assert progress.epoch * steps + progress.step >= min(asked + 1, steps)
     assert main(["--resume", str(run)]) == 0
     assert_equal_runs(run, expected)
     saved = RunDirectory(run).read_state()
-    assert saved.averages.keys() == saved.weights.keys()
-
-
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("model", ["basic", "block", "block_fused", "cudnn"])
-def test_in_bfloat16_too(
-    model: str, tied: bool, text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)
-    more = (*REGULARISED, "--model", model, "--precision", "bf16", *(() if tied else ("--no-tie-weights",)))
-    run, expected = tmp_path / "run", tmp_path / "expected"
-    assert main(arguments(text_folder, expected, *more)) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: StopAfter(16))
-        assert main(arguments(text_folder, run, *more)) == 143
-    assert_saved_when_asked(run, 16)
-    assert main(["--resume", str(run)]) == 0
-    assert_equal_runs(run, expected)
-
-
-@pytest.mark.parametrize("before_the_end", [2, 5, 6, 8])
-def test_stopped_in_either_test_and_resumed_equals_never_stopped(
-    before_the_end: int,
-    counted: tuple[Path, int],
-    text_folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The last epoch's weights are tested first, then the best ones; four windows each.
-
-    The very last time that it is asked, the run has ended.
-    """
-    more = RUINED_AVERAGES
-    monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)
-    run, (expected, asked) = tmp_path / "run", counted
-    with monkeypatch.context() as patch:
-        patch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: StopAfter(asked - before_the_end))
-        assert main(arguments(text_folder, run, *more)) == 143
-    assert len(untimed_rows(run)) == 2
-    assert not (run / "result.json").exists()
-    assert main(["--resume", str(run)]) == 0
-    assert_equal_runs(run, expected)
+    assert saved.averages.keys() == (saved.weights.keys() if "--average-epochs" in more else set())
 
 
 def test_stopped_again_and_again_equals_never_stopped(
-    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    never_stopped: Callable[..., Path], text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, expected = tmp_path / "run", tmp_path / "expected"
-    assert main(arguments(text_folder, expected, "--keep-prob", "0.7")) == 0
+    run, expected = tmp_path / "run", never_stopped("--keep-prob", "0.7")
     first, status, stops = arguments(text_folder, run, "--keep-prob", "0.7"), 143, 0
     monkeypatch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: StopAfter(9))
     while status == 143:
@@ -313,11 +253,10 @@ def test_stopped_again_and_again_equals_never_stopped(
 
 
 def test_a_killed_run_goes_on_from_its_newest_state(
-    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    never_stopped: Callable[..., Path], text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed at any time, the files of the last save are whole; here between two saves."""
-    run, expected = tmp_path / "run", tmp_path / "expected"
-    assert main(arguments(text_folder, expected)) == 0
+    run, expected = tmp_path / "run", never_stopped()
     monkeypatch.setattr(checkpoint, "SAVE_SECONDS", 0.0)
     monkeypatch.setattr(trainer, "READ_SECONDS", 0.0)
 
@@ -357,6 +296,17 @@ def die_before_epoch(number: int, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(trainer.Trainer, "_train_epoch", train_or_die)
 
 
+def die_before_state_of_epoch(number: int, patch: pytest.MonkeyPatch) -> None:
+    write = RunDirectory.write_state
+
+    def write_or_die(self: RunDirectory, state: SavedState, **identity: Any) -> None:
+        if state.progress.epoch == number:
+            raise Killed
+        write(self, state, **identity)
+
+    patch.setattr(RunDirectory, "write_state", write_or_die)
+
+
 def test_a_run_killed_after_epochs_that_saved_nothing_does_them_again(
     never_stopped: Callable[..., Path], text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,16 +334,9 @@ def test_best_weights_of_epochs_that_the_state_lacks_are_kept_through_two_kills(
 ) -> None:
     """Killed between the two files of a save, and again right after it went on."""
     run, expected = tmp_path / "run", never_stopped("--epochs", "3")
-    write = RunDirectory.write_state
-
-    def write_or_die(self: RunDirectory, state: SavedState, **identity: Any) -> None:
-        if state.progress.epoch == 3:
-            raise Killed
-        write(self, state, **identity)
-
     with monkeypatch.context() as patch:
         saves_at_the_end_only(patch)
-        patch.setattr(RunDirectory, "write_state", write_or_die)
+        die_before_state_of_epoch(3, patch)
         with pytest.raises(Killed):
             main(arguments(text_folder, run, "--epochs", "3"))
     directory = RunDirectory(run)
@@ -428,15 +371,9 @@ def test_best_weights_written_before_a_crash_keep_their_numbers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Killed between the best weights and the state, and resumed with a rate that makes the epoch worse."""
-    run, write = tmp_path / "run", RunDirectory.write_state
-
-    def write_or_die(self: RunDirectory, state: SavedState, **identity: Any) -> None:
-        if state.progress.epoch == 1:
-            raise Killed
-        write(self, state, **identity)
-
+    run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, "write_state", write_or_die)
+        die_before_state_of_epoch(1, patch)
         with pytest.raises(Killed):
             main(arguments(text_folder, run, "--epochs", str(epochs)))
     assert main(["--resume", str(run), "--learning-rate", "0.001"]) == 0
@@ -449,14 +386,11 @@ def test_best_weights_written_before_a_crash_keep_their_numbers(
     assert best["best_epoch"] == 1
 
 
-def test_the_seed_decides(text_folder: Path, tmp_path: Path) -> None:
-    def trained(name: str, *more: str) -> dict[str, Any]:
-        assert main(arguments(text_folder, tmp_path / name, "--keep-prob", "0.7", *more)) == 0
-        return untimed_rows(tmp_path / name)[0]
-
-    first = trained("first", "--seed", "1")
-    assert trained("again", "--seed", "1") == first
-    assert trained("other", "--seed", "2") != first
+def test_the_seed_decides(never_stopped: Callable[..., Path], text_folder: Path, tmp_path: Path) -> None:
+    expected, again = untimed_rows(never_stopped("--keep-prob", "0.7")), tmp_path / "again"
+    assert main(arguments(text_folder, again, "--keep-prob", "0.7", "--seed", "1")) == 0
+    assert untimed_rows(again) == expected
+    assert untimed_rows(never_stopped("--keep-prob", "0.7", "--seed", "2"))[0] != expected[0]
 
 
 FINE = StepMetrics(nll=1.0, gradient_norm=1.0)
