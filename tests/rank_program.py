@@ -132,7 +132,7 @@ def run_command(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     """
 
     from ptb_lm import train
-    from ptb_lm.training import launch, processes
+    from ptb_lm.training import launch
 
     arguments = case["arguments"]
     mine = arguments[ranks.rank] if isinstance(arguments[0], list) else arguments
@@ -146,7 +146,7 @@ def run_command(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
         mock.patch.dict(os.environ, environment),
         mock.patch.object(ranks, "reduce_precision", sent),
         mock.patch.object(launch, "StopRequest", return_value=StopAfter(after)),
-        mock.patch.object(processes.host, "environment", return_value={"commit": commit}),
+        mock.patch.object(launch.host, "environment", return_value={"commit": commit}),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(out),
     ):

@@ -124,7 +124,8 @@ def build(config: Config, **choice: str) -> Any:
 
 def stream_of(built: Any) -> Any:
     """A backend's random stream of masks."""
-    return getattr(built, "training", built).dropout
+    training = built.training
+    return training.dropouts[0] if hasattr(training, "dropouts") else training.dropout
 
 
 def drawn_by(built: Any, *, execution: str = "eager") -> Callable[[], Masks[np.ndarray]]:
