@@ -77,6 +77,8 @@ CELLS: dict[str, CellRow] = {
 @functools.cache
 def _create(declaration: str) -> Cell:
     cell: Cell = pkgutil.resolve_name(declaration)()
+    if "recurrent_kernel" not in cell.shapes(1, 1):
+        raise TypeError(f"{declaration} has no parameter named recurrent_kernel, by which layers are counted")
     return cell
 
 
