@@ -39,7 +39,8 @@ class Cell(ABC):
 
     Attributes:
         name: The value of --cell. It opens the canonical names.
-        state_names: The names of the arrays that are carried, each [B, H]. The first is "h", a layer's output.
+        state_names: The names of the arrays that are carried, each [B, H]. The first is "h", a layer's
+            output.
         constants: The initial value of each parameter that is not drawn at random.
         memory: The gates that the benchmark's check sets to remember for long, so that the first steps of a
             long sequence show in its end. None: their biases are drawn as any others.
