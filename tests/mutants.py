@@ -440,7 +440,7 @@ def same_for_all(axis: int) -> Callable[[Masks[Tensor]], None]:
 
 def backward_cut(config: Any, weights: Weights) -> Model:
     """Build a classifier whose training step does not learn from the first time step of a sequence."""
-    return BackwardCut(right(config, weights, model="basic"), weights)
+    return BackwardCut(right(config, weights, model="block_fused"), weights)
 
 
 def wrapped(kind: type[Wrapped]) -> Mutant:
