@@ -1,11 +1,12 @@
 """Sequence classifiers of small sizes that all differ, with random weights and batches."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ptb_lm import classifier
-from ptb_lm.classifier import Batch, ClassifierConfig
+from ptb_lm.classifier import Batch, ClassifierConfig, reference
 
 STEPS, BATCH = 9, 3
 LENGTHS = np.array([9, 2, 6], np.int32)
@@ -31,3 +32,23 @@ def random_batch(config: ClassifierConfig, *, lengths: bool, seed: int = 2) -> B
         return Batch(x_BTI, labels_B)
     x_BTI[np.arange(STEPS) >= LENGTHS[:, None]] = np.nan
     return Batch(x_BTI, labels_B, LENGTHS)
+
+
+def trained_by_reference(
+    config: ClassifierConfig, batches: Sequence[Batch], *, kerass: bool = False
+) -> tuple[list[float], dict[str, np.ndarray]]:
+    """Return losses and weights of a training; Keras's Adam is algorithm 1 with an epsilon that shrinks."""
+    weights, losses = random_weights(config), []
+    state = reference.adam_start(weights)
+    for step, batch in enumerate(batches, start=1):
+        loss, gradients = reference.loss_and_gradients(config, weights, batch)
+        weights, state = reference.adam(
+            weights,
+            gradients,
+            state,
+            learning_rate=config.learning_rate,
+            clip_value=config.clip_value,
+            epsilon=1e-8 / np.sqrt(1 - 0.999**step) if kerass else 1e-8,
+        )
+        losses.append(loss)
+    return losses, weights

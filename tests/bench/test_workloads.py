@@ -111,7 +111,7 @@ def test_ptb_has_what_is_trained_by_default_beside_the_tutorial_s() -> None:
     assert config.variational
     assert min(config.embedding_keep_prob, config.recurrent_keep_prob) < 1
     assert work("ptb", "medium-default-recipe").flops_per_step == work("ptb", "medium").flops_per_step
-    assert "with one mask a window, 0.2 of the words, 0.3 of the recurrent weights" in found.task.size
+    assert "with one mask a window, " in found.task.size
     assert "with one mask" not in workload("ptb", "medium").task.size
 
 

@@ -218,20 +218,25 @@ def test_the_padding_changes_no_bit(model: str, execution: str, bidirectional: b
 
 
 @pytest.mark.parametrize(
-    ("model", "execution", "layers", "lengths"),
+    ("model", "execution", "layers", "bidirectional", "lengths"),
     [
-        ("basic", "compile", (5,), None),
-        ("block_fused", "compile", (5,), None),
-        ("basic", "jit", (5, 3), np.array([3, 2, 3, 3, 2], np.int32)),
-        ("block", "jit", (5, 3), None),
+        ("basic", "compile", (5,), False, None),
+        ("block_fused", "compile", (5,), True, None),
+        ("basic", "jit", (5, 3), True, np.array([3, 2, 3, 3, 2], np.int32)),
+        ("block", "jit", (5, 3), True, None),
     ],
 )
 def test_other_executions_equal_the_reference(
-    model: str, execution: str, layers: tuple[int, ...], lengths: np.ndarray | None
+    model: str, execution: str, layers: tuple[int, ...], bidirectional: bool, lengths: np.ndarray | None
 ) -> None:
     """Over few steps and layers: a compiler takes its time for each."""
     config = ClassifierConfig(
-        input_size=4, hidden_sizes=layers, classes=6, bidirectional=True, loss="ctc", learning_rate=0.01
+        input_size=4,
+        hidden_sizes=layers,
+        classes=6,
+        bidirectional=bidirectional,
+        loss="ctc",
+        learning_rate=0.01,
     )
     weights = random_weights(config)
     built, adam = build(config, model=model, execution=execution), reference.adam_start(weights)

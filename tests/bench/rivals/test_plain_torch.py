@@ -43,8 +43,8 @@ def built(name: str, config: Config = TASK.config) -> PlainLoop:
 def compare(build: check.Build, precision: str, *, second_model: bool = False) -> None:
     found = checked_twice(TASK, build, precision=precision)
     assert found.errors["rows"] == found.errors["distinct_rows"] == 20
-    how = "in a second model without it" if second_model else "it was switched off"
-    assert found.what["dropout"].startswith(f"{how}; with it, the mean of 4 losses")
+    assert ("second model" in found.what["dropout"]) == second_model
+    assert "mean of 4" in found.what["dropout"]
 
 
 @pytest.mark.slow
@@ -61,7 +61,7 @@ def compare(build: check.Build, precision: str, *, second_model: bool = False) -
 )
 def test_every_plain_loop_passes_in_each_precision(model: str, execution: str, precision: str) -> None:
     if precision == "bf16" and not cpu.has_bfloat16_lstm():
-        with pytest.raises(UserError, match=r"cannot run torch\.nn\.LSTM in bfloat16 on this processor"):
+        with pytest.raises(UserError, match="bfloat16"):
             compare(builder(f"{model}/{execution}@{precision}"), precision)
         return
     compare(builder(f"{model}/{execution}@{precision}"), precision, second_model=execution == "compile")
@@ -112,13 +112,13 @@ def test_torch_compiles_a_part_of_the_module_and_the_row_says_which() -> None:
     loop = built("cudnn/compile")
     loop.train_step(*TASK.window(seed=1), loop.zero_state(20), learning_rate=0.5)
     assert counters["stats"]["unique_graphs"] >= 1, "everything ran as it stands"
-    assert loop.engine.endswith("; torch.compile stops at the LSTM")
+    assert "compile stops" in loop.engine
     assert "compile" not in built("cudnn").engine
 
 
 def test_compiling_without_a_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(UserError, match=r"^--execution compile needs a C\+\+ compiler; install g\+\+ or set"):
+    with pytest.raises(UserError, match=r"^--execution compile .*C\+\+"):
         built("cudnn/compile")
 
 
@@ -135,10 +135,9 @@ def test_compiling_without_a_compiler_is_one_sentence(monkeypatch: pytest.Monkey
         ),
     ],
 )
-def test_what_the_plain_loop_does_not_do_is_refused(changes: dict[str, Any], flags: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_flags_that_the_plain_loop_lacks_are_refused(changes: dict[str, Any], flags: str) -> None:
+    with pytest.raises(UserError, match=f"has no {flags}$"):
         built("cudnn", TASK.config.replace(**changes))
-    assert str(caught.value) == f"the plain loop of torch's own modules has no {flags}"
 
 
 def test_the_tutorial_s_configurations_are_not_refused() -> None:

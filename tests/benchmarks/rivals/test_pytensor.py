@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_classifiers import make_config, random_batch, random_weights
+from small_classifiers import make_config, random_batch, random_weights, trained_by_reference
 from support import ROOT, pytensor_interpreted
 
 from ptb_lm.bench import variants
-from ptb_lm.classifier import Batch, ClassifierConfig, reference
+from ptb_lm.classifier import ClassifierConfig, reference
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 
@@ -36,20 +36,6 @@ def build(config: ClassifierConfig, **choice: Any) -> Any:
     weights = random_weights(config)
     chosen = Choice.create(variants.CLASSIFIERS, framework="pytensor", model="scan", **choice)
     return chosen.builder()(config, weights, chosen)
-
-
-def trained_by_reference(
-    config: ClassifierConfig, batches: list[Batch]
-) -> tuple[list[float], dict[str, Any]]:
-    weights, losses = random_weights(config), []
-    state = reference.adam_start(weights)
-    for batch in batches:
-        loss, gradients = reference.loss_and_gradients(config, weights, batch)
-        weights, state = reference.adam(
-            weights, gradients, state, learning_rate=config.learning_rate, clip_value=config.clip_value
-        )
-        losses.append(loss)
-    return losses, weights
 
 
 # Each case is compiled, which takes seconds. Whole batches in float32 are trained on below.
@@ -157,16 +143,15 @@ def test_it_says_what_computes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "choice", "sentence"),
+    ("changes", "choice", "noun"),
     [
-        ({"loss": "ctc"}, {}, "pytensor trains with cross_entropy alone, not with ctc"),
-        ({"bidirectional": True}, {}, "pytensor has layers of one direction alone"),
-        ({}, {"device": "cuda"}, "--device cuda: pytensor compiles for the CPU"),
+        ({"loss": "ctc"}, {}, "ctc"),
+        ({"bidirectional": True}, {}, "one direction"),
+        ({}, {"device": "cuda"}, "--device cuda: .*CPU"),
     ],
 )
 def test_pytensor_refuses_what_it_does_not_do(
-    changes: dict[str, Any], choice: dict[str, Any], sentence: str
+    changes: dict[str, Any], choice: dict[str, Any], noun: str
 ) -> None:
-    with pytest.raises(UserError) as refusal:
+    with pytest.raises(UserError, match=noun):
         build(make_config(**changes), **choice)
-    assert str(refusal.value) == sentence

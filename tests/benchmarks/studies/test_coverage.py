@@ -55,9 +55,9 @@ def test_the_command_says_how_many_hold(tmp_path: Path, capsys: pytest.CaptureFi
     assert printed.count("| yes |") + printed.count("| no |") == 20
     assert printed.startswith("## small, train, torch/basic against itself\n")
     assert f"{printed.count('| yes |')} of 20 intervals of 95% contain 1, each of 5 processes; " in printed
-    assert "The two were measured alone" in printed
+    assert "measured alone" in printed
     assert studies.main(["coverage", str(tmp_path), "--repetitions", "60"]) == 2
-    assert "100 rounds are too few for 60 intervals" in capsys.readouterr().err
+    assert "100 rounds" in capsys.readouterr().err
 
 
 def test_a_program_measured_among_others_is_named_and_not_said_to_be_alone(
