@@ -49,13 +49,13 @@ def _compare(arguments: argparse.Namespace) -> int:
     # These imports take long, so they wait until the flags are known to be right.
     from ptb_lm.bench.reporting import plots
     from ptb_lm.common import files
-    from ptb_lm.comparison import curves, runs, tables
+    from ptb_lm.comparison import runs, tables
 
     write = {"markdown": tables.to_text, "csv": tables.to_csv, "page": tables.to_html}[arguments.format]
     groups = runs.read_groups(arguments.runs)
     text = write(groups)
     if picture is not None:
-        files.atomic_write(picture, plots.to_file(curves.curves(groups), kind=picture.suffix[1:]))
+        files.atomic_write(picture, plots.to_file(tables.curves(groups), kind=picture.suffix[1:]))
     print(text, end="")
     if picture is not None:
         streams.tell(f"{PROG}: wrote {picture}")

@@ -54,7 +54,9 @@ class JaxLoop:
         self.train_function = jax.jit(
             functools.partial(_train, config=config, dtype=self.dtype), donate_argnums=0
         )
-        self.evaluate_function = jax.jit(functools.partial(_evaluate, config=config, dtype=self.dtype))
+        self.evaluate_function = jax.jit(
+            functools.partial(_mean_loss, key=None, config=config, dtype=self.dtype)
+        )
         self.parameters: Parameters = {}
         self.load_weights(weights)
 
@@ -133,12 +135,6 @@ def _train(
     scale = learning_rate * jnp.minimum(1.0, config.max_grad_norm / norm)
     moved = {name: array - scale * gradients[name] for name, array in parameters.items()}
     return moved, key, state, (mean * x_BT.size, norm)
-
-
-def _evaluate(
-    parameters: Parameters, x_BT: jax.Array, y_BT: jax.Array, state: State, *, config: Config, dtype: Any
-) -> tuple[jax.Array, State]:
-    return _mean_loss(parameters, x_BT, y_BT, state, None, config, dtype)
 
 
 def _mean_loss(

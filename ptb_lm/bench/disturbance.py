@@ -20,23 +20,25 @@ TRIES = 3  # at most; what counts is the block beside which others took the leas
 _BUSY = (1, 2, 3, 6, 7, 8)
 
 
-class Others:
-    """A measurement of the part of this process's cores that others take, from its creation on.
+def watch_others() -> Callable[[], float | None]:
+    """Begin to measure the part of this process's cores that others take.
 
     The processes of this process's session are no others: a worker has a session of its own, with what it
     starts.
+
+    Returns:
+        A function that returns how many cores others took since, on average; None where the system does not
+        tell.
     """
+    start, before = time.perf_counter(), _seconds_of_others()
 
-    def __init__(self) -> None:
-        self._start = time.perf_counter(), _seconds_of_others()
-
-    def cores(self) -> float | None:
-        """Return how many cores others took, on average; None where the system does not tell."""
-        start, before = self._start
+    def cores() -> float | None:
         now, seconds = _seconds_of_others(), time.perf_counter() - start
         if before is None or now is None or seconds <= 0:
             return None
         return max(0.0, (now - before) / seconds)
+
+    return cores
 
 
 def least_disturbed(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:

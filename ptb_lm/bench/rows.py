@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -125,14 +125,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return least / self.seconds_per_step
 
 
-class Lines(NamedTuple):
-    """The rows of rows.jsonl with the texts of their lines, and whether a last line was cut off."""
-
-    rows: list[Row]
-    texts: list[bytes]
-    cut_off: bool
-
-
 def read(folder: Path) -> tuple[list[Row], list[str]]:
     """Read the rows of a benchmark's folder, or of one file that holds a benchmark (row_archive.py).
 
@@ -150,7 +142,7 @@ def read(folder: Path) -> tuple[list[Row], list[str]]:
         return archived, []
     path = folder / FILE
     try:
-        found = read_lines(path)
+        found, _, is_cut_off = read_lines(path)
     except FileNotFoundError:
         if not folder.is_dir():
             raise UserError(f"the folder {folder} does not exist") from None
@@ -159,27 +151,29 @@ def read(folder: Path) -> tuple[list[Row], list[str]]:
         raise UserError(f"{folder} is not a folder") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    if not found.rows:
+    if not found:
         raise UserError(f"{path} holds no rows: nothing was measured")
     cut = f"The last line of {FILE} was cut off and is left out: the benchmark was interrupted."
-    return found.rows, [cut] if found.cut_off else []
+    return found, [cut] if is_cut_off else []
 
 
-def read_lines(path: Path) -> Lines:
+def read_lines(path: Path) -> tuple[list[Row], list[bytes], bool]:
     """Read lines; a last one that a crash cut off is left out.
+
+    Returns:
+        (rows, texts, is_cut_off): rows, the texts of their lines, and whether a last line was cut off.
 
     Raises:
         UserError: A line is broken, or a round is there twice.
         OSError: The file cannot be read.
     """
     *texts, last = path.read_bytes().split(b"\n")  # each line ends in a newline: the last may be cut off
-    cut_off = bool(last)
-    if last and _is_json(last):
+    is_cut_off = bool(last) and not _is_json(last)
+    if last and not is_cut_off:
         texts.append(last)
-        cut_off = False
     rows = [_parse_line(text, f"{path}, line {number}") for number, text in enumerate(texts, start=1)]
     _check_rounds(rows, path)
-    return Lines(rows, texts, cut_off)
+    return rows, texts, is_cut_off
 
 
 def to_line(row: Row) -> bytes:

@@ -5,15 +5,14 @@ from pathlib import Path
 import pytest
 from bench_rows import rounds, unmeasured, write
 
-from ptb_lm.bench.reporting import terminal
-from ptb_lm.bench.reporting.answer import sentences
+from ptb_lm.bench.reporting.answer import sentences, to_text
 from ptb_lm.bench.summary import summarise
 
 SPEEDS = {"torch/basic": 1.0, "torch/block": 0.5, "torch/cudnn": 2.0, "torch/cudnn#again": 1.9}
 
 
 def chart(folder: Path, rows: object, *, width: int = 80, encoding: str | None = "utf-8") -> list[str]:
-    return terminal.chart(summarise(write(folder, rows)), width=width, encoding=encoding).splitlines()
+    return to_text(summarise(write(folder, rows)), width=width, encoding=encoding).splitlines()
 
 
 def bars(lines: list[str], block: str = "█") -> list[int]:

@@ -3,6 +3,5 @@
 report.py puts a document (page.py) together: first answer.py, which says what to take; then sections.py,
 which describes a workload by tables (result_table.py; in a checkout also those of benchmarks/published) and
 the machine. formats.py writes numbers and names. page.py writes a document by templates/,
-as Markdown and as a page; plots.py draws (bar_plot.py: the bars). terminal.py is for the end of a run,
-compare.py for two benchmarks.
+as Markdown and as a page; plots.py draws (bar_plot.py: the bars). compare.py is for two benchmarks.
 """

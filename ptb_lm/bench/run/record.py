@@ -64,11 +64,11 @@ class Record:
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder = folder
         self.path = folder / rows.FILE
-        found = rows.read_lines(self.path) if self.path.exists() else rows.Lines([], [], cut_off=False)
+        found, texts, _ = rows.read_lines(self.path) if self.path.exists() else ([], [], False)
         # Lines are kept as they are: they may hold keys of another version.
-        self._lines = list(zip(found.rows, found.texts, strict=True))
+        self._lines = list(zip(found, texts, strict=True))
         if disagreement := _disagreement(folder / SETTINGS, settings):
-            if any(row.is_measured or row.status == rows.WRONG for row in found.rows):
+            if any(row.is_measured or row.status == rows.WRONG for row in found):
                 raise UserError(f"{folder} {disagreement}; {_REMEDY}")
             self._lines = []  # they say why nothing was measured, by other settings
             atomic_write(folder / SETTINGS, json.dumps(settings, indent=1) + "\n")

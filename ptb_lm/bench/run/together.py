@@ -170,7 +170,7 @@ def _build(
     return MultiProcessModel(processes, config, weights, own_choice)
 
 
-two, four = (functools.partial(_build, count) for count in (2, 4))
+build_for_two, build_for_four = (functools.partial(_build, count) for count in (2, 4))
 
 
 def _main() -> None:

@@ -47,9 +47,9 @@ class BlockTimer:
     def block(self, pass_name: str, steps: int, *, untimed: int) -> dict[str, Any]:
         """Do steps of a pass; return their "seconds", "others" in cores, and "peak_memory" of the pass."""
         _reset_peak()
-        others = disturbance.Others()
+        others = disturbance.watch_others()
         seconds = self._steps.block(pass_name, steps, untimed=untimed)
-        cores = others.cores()
+        cores = others()
         found = {"host_bytes": host_memory(), "device_bytes": self._steps.device_memory()}
         for memory, peak in found.items():
             if peak is not None:  # None where there is no such memory
