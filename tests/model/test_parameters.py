@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.model import parameters
+from ptb_lm.model import cells, parameters
+from ptb_lm.model.cells import lstm
 from ptb_lm.model.config import PRESETS
 
 
@@ -77,3 +79,18 @@ def test_check_names_what_does_not_fit() -> None:
         parameters.check({n: w for n, w in weights.items() if n != "lstm.1.bias"}, config, 9)
     with pytest.raises(UserError, match="'extra' does not belong"):
         parameters.check({**weights, "extra": weights["embedding"]}, config, 9)
+
+
+def test_a_cell_without_a_recurrent_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers are counted by it."""
+
+    class Nameless(lstm.LSTM):
+        @override
+        def shapes(self, input_size: int, hidden_size: int) -> dict[str, tuple[int, ...]]:
+            return {"gate_kernel": (input_size, hidden_size)}
+
+    monkeypatch.setattr(lstm, "Nameless", Nameless, raising=False)
+    row = cells.CellRow(declaration="ptb_lm.model.cells.lstm:Nameless", about="", layers={})
+    monkeypatch.setitem(cells.CELLS, "nameless", row)
+    with pytest.raises(TypeError, match="recurrent_kernel"):
+        cells.get("nameless")
