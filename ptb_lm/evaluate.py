@@ -15,7 +15,7 @@ from ptb_lm.common import cli, streams
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import SPLITS
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
-from ptb_lm.inference.adaptation.settings import AdaptationRequest, add_flags, read_flags
+from ptb_lm.inference.adaptation import AdaptationRequest, add_flags, read_flags
 from ptb_lm.model import backend, frameworks
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config

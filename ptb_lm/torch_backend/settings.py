@@ -5,9 +5,8 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 
@@ -21,17 +20,6 @@ Setting = tuple[Any, str]  # an object of torch's, and the name of an attribute 
 NO_MEMORY = ("DefaultCPUAllocator", "out of memory", "_STATUS_ALLOC_FAILED")
 
 
-class Computing(Protocol):
-    """A model whose methods compute within its own settings.
-
-    Attributes:
-        settings: Function that returns a context with the settings of torch that the model computes with.
-    """
-
-    settings: Callable[[], AbstractContextManager[None]]
-
-
-_Model = TypeVar("_Model", bound=Computing)
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
@@ -130,13 +118,16 @@ def find_failed_allocation(error: BaseException | None) -> BaseException | None:
 
 
 def computation(
-    method: Callable[Concatenate[_Model, _Given], _Result],
-) -> Callable[Concatenate[_Model, _Given], _Result]:
-    """Return a method that computes with its model's settings, and raises a sentence if memory runs out."""
+    method: Callable[Concatenate[Any, _Given], _Result],
+) -> Callable[Concatenate[Any, _Given], _Result]:
+    """Return a method that computes with its model's settings, and raises a sentence if memory runs out.
+
+    The model's `settings` is a function that returns a context with the settings of torch.
+    """
 
     @functools.wraps(method)
-    def compute(self: _Model, *given: _Given.args, **named: _Given.kwargs) -> _Result:
+    def compute(self: Any, /, *given: _Given.args, **named: _Given.kwargs) -> _Result:
         with enough_memory(), self.settings():
             return method(self, *given, **named)
 
-    return cast("Callable[Concatenate[_Model, _Given], _Result]", compute)
+    return compute

@@ -11,7 +11,7 @@ from ptb_lm.bench import row_archive, rows
 from ptb_lm.common import files
 from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs
-from ptb_lm.inference.adaptation.settings import Cache, Dynamic
+from ptb_lm.inference.adaptation import Cache, Dynamic
 from ptb_lm.training.run_directory import RunDirectory
 from results import flags, store
 

@@ -8,7 +8,7 @@ from support import ROOT
 
 from ptb_lm import train
 from ptb_lm.common import flags
-from ptb_lm.inference.adaptation.settings import Cache, Dynamic
+from ptb_lm.inference.adaptation import Cache, Dynamic
 
 ADAPTATION = (ROOT / "docs" / "adaptation.md").read_text(encoding="utf-8")
 

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from ptb_lm.common import cli
 from ptb_lm.data.text import Ids
-from ptb_lm.inference.adaptation import dynamic_evaluation
+from ptb_lm.inference.adaptation import Adaptation, Cache, Dynamic, dynamic_evaluation
 from ptb_lm.inference.adaptation.dynamic_evaluation import ScoredText, Squares, text_perplexity
 from ptb_lm.inference.adaptation.segment_model import SegmentModel
-from ptb_lm.inference.adaptation.settings import Adaptation, Cache, Dynamic
 
 CACHE_CHUNK = 256  # words that a cache scores in one call
 SQUARED_SEGMENTS = 500  # segments of the training text, whose squared gradients the rule rms goes by

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ptb_lm.inference.adaptation import Dynamic
 from ptb_lm.inference.adaptation.segment_model import Gradients, SegmentModel
-from ptb_lm.inference.adaptation.settings import Dynamic
 from ptb_lm.training.evaluation import perplexity_of
 
 CHUNK = 1 << 17  # weights updated at a time, so that what is made on the way stays in a core's own memory

@@ -16,10 +16,9 @@ from ptb_lm.common import cli, host, json_files
 from ptb_lm.common.errors import DivergenceError, UserError
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.text import Ids
-from ptb_lm.inference.adaptation import tuning
+from ptb_lm.inference.adaptation import Adaptation, AdaptationRequest, tuning
 from ptb_lm.inference.adaptation.adapted_scorer import AdaptedScorer, Perplexities
 from ptb_lm.inference.adaptation.segment_model import SegmentModel
-from ptb_lm.inference.adaptation.settings import Adaptation, AdaptationRequest
 from ptb_lm.inference.adaptation.tuning import Trial
 from ptb_lm.model.backend import Arrays
 from ptb_lm.torch_backend import gpu

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ptb_lm.data.text import Ids
-from ptb_lm.inference.adaptation.settings import Adaptation, Cache, Dynamic
+from ptb_lm.inference.adaptation import Adaptation, Cache, Dynamic
 
 if TYPE_CHECKING:  # they import torch
     from ptb_lm.inference.adaptation.adapted_scorer import AdaptedScorer

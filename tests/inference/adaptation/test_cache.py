@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ptb_lm.inference.adaptation.settings import Cache
+from ptb_lm.inference.adaptation import Cache
 
 torch = pytest.importorskip("torch")
 

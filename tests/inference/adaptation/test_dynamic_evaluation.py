@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import random_weights
 
-from ptb_lm.inference.adaptation.settings import Dynamic
+from ptb_lm.inference.adaptation import Dynamic
 from ptb_lm.model import reference
 from ptb_lm.model.config import SMALL, Config
 

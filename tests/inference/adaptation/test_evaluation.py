@@ -14,7 +14,7 @@ from support import ROOT
 
 from ptb_lm import evaluate
 from ptb_lm.common import nvidia
-from ptb_lm.inference.adaptation.settings import read_flags
+from ptb_lm.inference.adaptation import read_flags
 
 torch = pytest.importorskip("torch")
 
