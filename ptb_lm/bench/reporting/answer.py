@@ -8,7 +8,7 @@ the end of a run the terminal shows the same, with bars of characters.
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TypeAlias
 
 from ptb_lm.bench.findings import Group, Result, Summary, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
@@ -25,16 +25,9 @@ _SHORTEST_BAR = 6  # of a terminal, in characters
 _FASTEST_EXECUTION = "where a cell type has several executions, this is the fastest of them"
 
 
-class CellType(NamedTuple):
-    """A row of the answer: a way to compute a cell, in a framework.
-
-    Attributes:
-        model: The cell type, for example "block_fused".
-        framework: The framework's name for people, with the precision where a report has several.
-    """
-
-    model: str
-    framework: str
+# A row of the answer: a cell type ("block_fused"), and its framework's name for people, with the precision
+# where a report has several.
+CellType: TypeAlias = tuple[str, str]
 
 
 def choose_groups(groups: Sequence[Group]) -> list[Group]:
@@ -50,13 +43,14 @@ def speeds(groups: Sequence[Group]) -> dict[CellType, list[Result | None]]:
     for place, group in enumerate(groups):
         for result in reversed(group.candidates):  # the fastest comes last, and stays
             found.setdefault(_cell_type(result, several), [None] * len(groups))[place] = result
-    known = [*MODELS, *sorted({key.model for key in found} - {*MODELS})]
+    known = [*MODELS, *sorted({model for model, _ in found} - {*MODELS})]
     frameworks = [*TITLES.values()]
 
     def order(key: CellType) -> tuple[int, int, str]:
-        title = key.framework.partition(",")[0]
+        model, framework = key
+        title = framework.partition(",")[0]
         place = frameworks.index(title) if title in frameworks else len(frameworks)
-        return known.index(key.model), place, key.framework
+        return known.index(model), place, framework
 
     return {key: found[key] for key in sorted(found, key=order)}
 
@@ -65,7 +59,7 @@ def _cell_type(result: Result, with_precision: bool) -> CellType:
     framework, model = program(result.variant)
     title = TITLES.get(framework, framework)
     precision = formats.precision(result.blocks[0].work.precision)
-    return CellType(model, f"{title}, {precision}" if with_precision else title)
+    return model, f"{title}, {precision}" if with_precision else title
 
 
 def heading(group: Group, groups: Sequence[Group]) -> str:
@@ -85,9 +79,7 @@ def table(groups: Sequence[Group]) -> Iterator[CaptionedTable]:
         Column("framework", numeric=False),
         *(Column(f"{heading(group, chosen)} (95 % interval)") for group in chosen),
     ]
-    rows = [
-        [key.model, key.framework, *(_speed(result) for result in results)] for key, results in found.items()
-    ]
+    rows = [[*key, *(_speed(result) for result in results)] for key, results in found.items()]
     shown = sum(result is not None for results in found.values() for result in results)
     left_out = shown < sum(len(group.candidates) for group in chosen)
     if rows:
@@ -105,12 +97,12 @@ def plot(groups: Sequence[Group]) -> Iterator[SpeedPlot]:
     panels: dict[str, dict[str, list[Bar]]] = {}
     for place, group in enumerate(chosen):
         panel = panels.setdefault(heading(group, chosen), {})
-        for key, results in found.items():
+        for (model, framework), results in found.items():
             result = results[place]
             if result and (mean := result.mean_rate):
                 text = significant(mean.estimate, 4)
-                bar = Bar(label=key.framework, value=mean.estimate, text=text, ends=mean.interval)
-                panel.setdefault(key.model, []).append(bar)
+                bar = Bar(label=framework, value=mean.estimate, text=text, ends=mean.interval)
+                panel.setdefault(model, []).append(bar)
     if panels:
         units = distinct(group.work.unit for group in chosen if group.work)
         title = f"{join_names(units).capitalize()} a second by cell type, with 95 % intervals"
@@ -272,7 +264,7 @@ def _wrap(text: str, width: int, *, indent: int = 0) -> list[str]:
 def _bars(groups: Sequence[Group], place: int, width: int, block: str) -> Iterator[str]:
     """Yield a line a cell type and framework, or two where the terminal is narrow: a bar and the speed."""
     rows = [
-        (f"{key.model}, {key.framework}", mean)
+        (", ".join(key), mean)
         for key, results in speeds(groups).items()
         if (result := results[place]) and (mean := result.mean_rate)
     ]
