@@ -1,6 +1,6 @@
 """A CUDA graph for a CPU: it records the operations of a step and replays them into the same storages.
 
-What a replay cannot know is what a CUDA graph's cannot: any number that Python computed with, any tensor that
+A replay cannot know more than a CUDA graph's: no number that Python computed with, no tensor that
 is not one of the capture's. As there, a capture does nothing: what it wrote is undone, what it made is
 rubbish until it is replayed, and what would wait for the device or copy from the host ends it.
 """

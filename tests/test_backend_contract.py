@@ -25,8 +25,8 @@ VOCABULARY = 11
 STEPS = 20
 EVERY_MODEL = [
     pytest.param(framework, model, cell, marks=installed(framework))
-    for cell, of_cell in CELLS.items()
-    for framework, models in of_cell.layers.items()
+    for cell, row in CELLS.items()
+    for framework, models in row.layers.items()
     for model in models
 ]
 
@@ -334,7 +334,7 @@ def train(built: Backend, config: Config, windows: list[tuple[np.ndarray, np.nda
     return [measured.nll for measured in built.read(losses)]
 
 
-def resumed() -> Iterator[ParameterSet]:
+def resumable() -> Iterator[ParameterSet]:
     """Every model, and with compiled steps: what the first one compiles must not depend on which it is.
 
     Dropout alone, and a softmax that is not tied, are outside of the layers: what takes long is run with them
@@ -358,7 +358,7 @@ def resumed() -> Iterator[ParameterSet]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("framework", "model", "cell", "execution", "changes", "device"), list(resumed()))
+@pytest.mark.parametrize(("framework", "model", "cell", "execution", "changes", "device"), list(resumable()))
 def test_stopped_at_any_step_and_resumed_is_bit_identical(
     framework: str,
     model: str,
@@ -491,7 +491,7 @@ def test_all_models_of_torch_drop_the_same_units(
 
 
 @functools.cache
-def trained(framework: str, model: str, config: Config) -> tuple[dict[str, np.ndarray], float]:
+def train_once(framework: str, model: str, config: Config) -> tuple[dict[str, np.ndarray], float]:
     """Train a little; return the weights, and what they score where they were trained."""
     built = reused(config, random_weights(config, VOCABULARY, seed=1), framework=framework, model=model)
     train(built, config, random_windows(config, VOCABULARY, 4, seed=2))
@@ -517,7 +517,7 @@ def test_weights_of_each_score_the_same_in_every_other(
     for parameters in EVERY_MODEL:
         writer, written_model, written_cell = map(str, parameters.values)
         if written_cell == cell and find_spec(writer):
-            weights, expected = trained(writer, written_model, config)
+            weights, expected = train_once(writer, written_model, config)
             reader.load_weights(weights)
             assert score(reader, config) == pytest.approx(expected, rel=1e-6), (writer, written_model)
 
@@ -600,7 +600,7 @@ def test_the_tables_of_cells_and_models_agree() -> None:
 
 @every_framework
 def test_a_backend_says_that_it_is_one(framework: str, tiny_config: Config) -> None:
-    """What a class lacks of the contract is then found when it is made, not in a run's last hour."""
+    """A method that a class lacks is then found when it is made, not in a run's last hour."""
     weights = random_weights(tiny_config, VOCABULARY, 1)
     built = build(tiny_config, weights, framework=framework, model="basic")
     assert isinstance(built, Backend)

@@ -75,15 +75,16 @@ def test_its_gradients_equal_finite_differences(config: Config) -> None:
         np.testing.assert_allclose(gradients[name], numeric, rtol=0, atol=1e-8, err_msg=name)
 
 
-@pytest.mark.parametrize("execution", ["default", "jit"])
-@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=installed("tensorflow"))])
-def test_every_training_step_equals_the_reference(framework: str, execution: str, config: Config) -> None:
-    if execution == "jit" and framework != "torch":
-        pytest.skip("TorchScript is torch's")
+@pytest.mark.parametrize(
+    ("framework", "execution"),
+    [("torch", None), ("torch", "jit"), pytest.param("tensorflow", None, marks=installed("tensorflow"))],
+)
+def test_every_training_step_equals_the_reference(
+    framework: str, execution: str | None, config: Config
+) -> None:
     weights = random_weights(config, VOCABULARY, seed=1)
-    how = None if execution == "default" else execution
-    choice = Choice.create(framework=framework, model="basic", execution=how, device="cpu", precision="fp64")
-    built = backend.build(config, weights, choice)
+    choice = {"framework": framework, "model": "basic", "execution": execution, "precision": "fp64"}
+    built = backend.build(config, weights, Choice.create(device="cpu", **choice))
     assert "basic elman" in built.engine
     state, expected_state = built.zero_state(3), reference.zero_state(weights, 3)
     for step, (x_BT, y_BT) in enumerate(random_windows(config, VOCABULARY, 8, seed=2)):

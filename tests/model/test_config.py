@@ -146,19 +146,15 @@ def test_an_impossible_value_is_refused(name: str, value: Any, bound: str) -> No
         SMALL.replace(**{name: value})
 
 
-def test_zero_may_mean_none() -> None:
-    for name in NOT_NEGATIVE:
-        assert getattr(SMALL.replace(**{name: 0}), name) == 0
+@pytest.mark.parametrize(("name", "value"), [*((name, 0) for name in NOT_NEGATIVE), ("max_grad_norm", 3)])
+def test_zero_may_mean_none_and_a_whole_number_do_for_a_rate(name: str, value: int) -> None:
+    assert getattr(SMALL.replace(**{name: value}), name) == value
 
 
 def test_tied_weights_need_an_embedding_as_wide_as_the_layers() -> None:
     assert SMALL.replace(tie_weights=True, embedding_size=200).tie_weights
     with pytest.raises(UserError, match=r"--tie-weights .* 100 .* 200"):
         SMALL.replace(tie_weights=True, embedding_size=100)
-
-
-def test_a_whole_number_will_do_for_a_rate() -> None:
-    assert SMALL.replace(max_grad_norm=3).max_grad_norm == 3
 
 
 def test_a_configuration_cannot_be_changed() -> None:

@@ -54,7 +54,7 @@ def variants() -> Iterator[ParameterSet]:
 
     A cell beyond the LSTM: everything at once, as it is run by default.
     """
-    for cell, framework, model in computed():
+    for cell, framework, model in cells_and_models():
         row = FRAMEWORKS[framework]
         options = row.options(model)
         precisions = [name for name in options["precision"] if name in BOUND]
@@ -104,8 +104,8 @@ def is_for_a_cpu(
     return simplest or case == "all"
 
 
-def computed() -> Iterator[tuple[str, str, str]]:
-    """Every (cell, framework, model)."""
+def cells_and_models() -> Iterator[tuple[str, str, str]]:
+    """Yield every (cell, framework, model)."""
     for cell, row in CELLS.items():
         for framework, models in row.layers.items():
             for model in models:

@@ -249,11 +249,11 @@ def test_one_step_of_layer_normalisation_by_hand() -> None:
         "cell_bias": np.array([0.6]),
     }
 
-    def normed(product: np.ndarray) -> np.ndarray:
+    def normalise(product: np.ndarray) -> np.ndarray:
         deviation = math.sqrt(float(np.var(product)) + 1e-5)
         return (product - product.mean()) / deviation
 
-    i, f, g, o = normed(x * kernel) * gains[0] + normed(h * recurrent) * gains[1] + bias
+    i, f, g, o = normalise(x * kernel) * gains[0] + normalise(h * recurrent) * gains[1] + bias
     expected_c = c / (1 + math.exp(-f)) + math.tanh(g) / (1 + math.exp(-i))
     expected_h = math.tanh(0.6) / (1 + math.exp(-o))
     cell = cells.get("layer_norm_lstm")
