@@ -304,7 +304,7 @@ DEVICES = (sys.executable, str(Path(sys.executable).with_name("ptb-lm")), "train
 
 def test_a_killed_rank_ends_all_and_is_named(folder: Path, tmp_path: Path) -> None:
     text, run = folder / "text", tmp_path / "run"
-    status, killed_after = kill_ranks.trained_and_killed(text, run, *DEVICES, rank=1, epoch=2.5)
+    status, killed_after = kill_ranks.trained_and_killed(text, run, *DEVICES, rank=1, epoch=1.5)
     said = kill_ranks.log(run).read_text()
     assert status == 1, said
     assert killed_after % 1 == 0.5

@@ -287,9 +287,7 @@ def test_weights_to_start_from_count(
     assert train.main(arguments("--init-from", str(alone[1]), "--seeds", "1")) == 0
     before = runs.files(folder)
     for start, here in ((("--init-from", str(alone[2])), str(alone[2])), ((), "none")):
-        problem = runs.refusal(
-            capsys, train, *arguments(*start, *(() if start else runs.SIZES), "--seeds", "1", "2")
-        )
+        problem = refused(capsys, *arguments(*start, *(() if start else runs.SIZES), "--seeds", "1", "2"))
         assert f"init_from {alone[1]} (SHA-256 " in problem
         assert f" there, {here}" in problem
     assert runs.files(folder) == before
