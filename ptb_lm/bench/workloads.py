@@ -32,8 +32,8 @@ FLOPS_PER_MULTIPLY_ADD = {"forward": 2, "train": 6}
 class Task(Protocol):
     """The work of a step, whatever the model is.
 
-    Four functions depend on the class of a task, and a new class registers its own: run.timed_steps.prepare,
-    run.machine.products, check.check and check.check_again.
+    Three functions depend on the class of a task, and a new class registers its own: run.timed_steps.prepare,
+    run.machine.products and check.check.
     """
 
     @property
