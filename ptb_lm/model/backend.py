@@ -95,6 +95,13 @@ class Backend(Model):
         """Advice for the user, one sentence each: what would be faster on this machine."""
         return ()
 
+    def prepare_training(self) -> None:
+        """Make what only training needs; all ranks call it together. Otherwise the first step does it.
+
+        Raises:
+            UserError: There is not enough memory.
+        """
+
     @abstractmethod
     def zero_state(self, batch_size: int) -> State:
         """Return the zero state for a batch."""

@@ -102,6 +102,11 @@ class TensorFlowBackend(Backend):
         copies = [self._new_network(name) for name in self.distribution.names[1:]]
         return TrainingStep([self.network, *copies], self.config, self.choice, self.distribution)
 
+    @override
+    def prepare_training(self) -> None:
+        with tf.device(self.device.name):
+            _ = self.training
+
     @property
     @override
     def engine(self) -> str:

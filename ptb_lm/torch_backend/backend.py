@@ -117,6 +117,10 @@ class TorchBackend(Backend):
         """The training step and its state, made when it is first used."""
         return TrainingStep(self)
 
+    @override
+    def prepare_training(self) -> None:
+        _ = self.training
+
     @property
     @override
     def engine(self) -> str:
@@ -134,7 +138,7 @@ class TorchBackend(Backend):
 
     @override
     def environment(self) -> dict[str, Any]:
-        exchange = self.training.exchange if self.ranks.size > 1 else None
+        exchange = self.training.exchange if "training" in vars(self) else None
         return {**self.runtime.environment(), **(exchange.environment() if exchange else {})}
 
     def canonical(self) -> dict[str, Canonical]:

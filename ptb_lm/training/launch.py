@@ -155,6 +155,7 @@ def prepare(request: TrainRequest) -> tuple[TrainRequest, Corpus, Backend]:
         else parameters.draw_initial(config.hyperparameters, words, seed=config.choice.seed)
     )
     model = backend.build(config.hyperparameters, weights, config.choice, ranks)
+    model.prepare_training()
     ranks.barrier()  # one machine may have compiled what another one had already
     return dataclasses.replace(request, run=config), corpus, model
 

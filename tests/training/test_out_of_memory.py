@@ -25,6 +25,7 @@ from ptb_lm.model.config import SMALL, Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.settings import enough_memory
+from ptb_lm.torch_backend.training_step import TrainingStep
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.slow
 TOO_SMALL = re.compile(
     r"there is not enough memory[^(;]*"
     r"( \(the last allocation was (?P<asked>.+), and there are (?P<has>.+)\))?"
-    r"; .*"
+    r"; .*hidden units.*"
 )
 
 
@@ -148,6 +149,19 @@ def test_the_command_says_so_in_a_sentence_and_its_state_is_kept(tmp_path: Path)
     saved = RunDirectory(run).read_state()
     assert saved.progress.step == 0
     assert saved.weights["embedding"].shape[1] == 400_000
+
+
+def test_nothing_is_written_without_memory_for_what_only_training_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, run = runs.write_corpus(tmp_path / "data"), tmp_path / "run"
+
+    def too_large(self: TrainingStep, *given: Any) -> None:
+        torch.empty(2**60)
+
+    monkeypatch.setattr(TrainingStep, "__init__", too_large)
+    assert TOO_SMALL.fullmatch(runs.refusal(capsys, train, *runs.arguments(data, run)))
+    assert not run.exists()
 
 
 def test_a_state_for_which_there_is_no_memory_is_not_called_wrong(

@@ -46,6 +46,7 @@ class Rank:
         self.ranks: Ranks = join(device=choice.device, reduce_precision="fp32")
         self.rows = self.ranks.share(config.batch_size)
         self.model: Any = backend.build(config, weights, choice, self.ranks)
+        self.model.prepare_training()
         self.state: State = None
 
     def zero_state(self) -> None:
