@@ -181,6 +181,14 @@ def _add_report(reporting: cli.Parser) -> None:
         metavar="VARIANT",
         help="the variant to compare with (default: as the rows have it)",
     )
+    reporting.add_argument(
+        "--runs",
+        nargs="+",
+        default=[],
+        type=Path,
+        metavar="RUN",
+        help="training runs whose learning curves to show",
+    )
 
 
 if __name__ == "__main__":

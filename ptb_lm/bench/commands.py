@@ -125,7 +125,7 @@ def _report(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.folder
     if folder.name.endswith(row_archive.SUFFIX):
         folder = _unpack(folder)
-    report.write_report(folder, baseline=arguments.baseline)
+    report.write_report(folder, baseline=arguments.baseline, runs=arguments.runs)
     return 0
 
 

@@ -7,7 +7,6 @@ Runs that differ only in the seed are one row: the mean and the standard deviati
 
 import csv
 import io
-import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 from ptb_lm.bench.reporting import page
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.page import CaptionedTable, Document, Section
-from ptb_lm.bench.reporting.plots import PERPLEXITIES, Curve, CurvePlot
+from ptb_lm.bench.reporting.plots import Curve, CurvePlot, get_points, plot_epochs
 from ptb_lm.common.tables import Column, Name, Table, TableCell, to_markdown
 from ptb_lm.comparison.runs import UNKNOWN, Run, RunGroup, differing_settings, run_names
 
@@ -230,28 +229,14 @@ def curves(groups: Sequence[RunGroup]) -> CurvePlot:
 def _plot_run(run: Run) -> CurvePlot:
     whole = run.config.hyperparameters.epochs
     so_far = "" if run.result else f", {len(run.epochs)} of {whole} epochs"
-    known = [column for column in PERPLEXITIES if column in run.epochs[0]]
-    return CurvePlot(
-        title=f"{run.folder.resolve().name}{so_far}",
-        curves=[Curve(name=column, points=_points(run, column), **PERPLEXITIES[column]) for column in known],
-        speeds=_points(run, "words_per_second"),
-    )
-
-
-def _points(run: Run, column: str) -> list[tuple[float, float]]:
-    return [(row["epoch"], _axis_value(row[column])) for row in run.epochs]
-
-
-def _axis_value(value: float) -> float:
-    # What is beyond a float has no place on an axis: the line has a gap there.
-    return value if math.isfinite(value) else math.nan
+    return plot_epochs(run.epochs, title=f"{run.folder.resolve().name}{so_far}")
 
 
 def _plot_groups(groups: Sequence[RunGroup]) -> CurvePlot:
     """Return a line per group, up to its shortest run."""
     drawn = []
     for group, name in zip(groups, run_names(groups), strict=True):
-        epochs = [*zip(*(_points(run, "valid_perplexity") for run in group.runs), strict=False)]
+        epochs = [*zip(*(get_points(run.epochs, "valid_perplexity") for run in group.runs), strict=False)]
         values = [[value for _, value in points] for points in epochs]
         several = len(group.runs) > 1
         label = f"{name} ({len(group.runs)} seeds)" if several else name

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import browser
 import pytest
+import runs
 from bench_rows import ACOUSTIC, EVIL, PTB, STACKED_SPEEDS, rich, write
 
 from ptb_lm.bench.reporting import plots
@@ -27,10 +28,16 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    return runs.train_run(runs.write_corpus(folder / "data"), folder / "a <b>run")
+
+
+@pytest.fixture(scope="module")
+def folder(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the page of a benchmark in which everything happens that may."""
     folder = write(tmp_path_factory.mktemp("page"), rich())
-    write_report(folder)
+    write_report(folder, runs=[run])
     return folder
 
 
@@ -85,6 +92,7 @@ def test_markup_in_a_label_stays_text(page: Any) -> None:
     custom = rows_of(page, "ptb: small")["mine/custom"]
     assert custom[0].startswith(f"Mine {EVIL}")
     assert custom[1] == f"failed: {EVIL}"
+    assert rows_of(page, "Learning curves").keys() == {"a <b>run"}
     assert page.execute_script("return document.querySelectorAll('script, main b').length") == 0
 
 
@@ -107,10 +115,11 @@ def test_every_plot_is_drawn_in_the_colours_of_the_page(scheme: str, page: Any) 
     titles = [title for title, *_ in drawn]
     assert titles[0].startswith("Words and sequences a second"), "the answer comes first"
     baselines = ("tensorflow/basic", "torch/basic/eager", "torch/basic/eager", "torch/basic")
-    assert [title.partition(",")[0] for title in titles[1::2]] == [
+    assert [title.partition(",")[0] for title in titles[1:-1:2]] == [
         f"Speed-up over {baseline}" for baseline in baselines
     ]
-    assert ["GEMM" in title for title in titles[2::2]] == [True] * 4
+    assert ["GEMM" in title for title in titles[2:-1:2]] == [True] * 4
+    assert titles[-1] == "small, torch cudnn (a <b>run)"
     for title, alternative, width, height, svg in drawn:
         assert alternative == title
         assert width > 300
@@ -270,6 +279,6 @@ def test_no_request_leaves_the_page_and_nothing_is_complained_of(page: Any) -> N
     assert page.get_log("browser") == []
 
 
-def test_the_same_rows_make_the_same_page(folder: Path, tmp_path: Path) -> None:
-    write_report(write(tmp_path, rich()))
+def test_the_same_rows_make_the_same_page(folder: Path, run: Path, tmp_path: Path) -> None:
+    write_report(write(tmp_path, rich()), runs=[run])
     assert (tmp_path / "report.html").read_bytes() == (folder / "report.html").read_bytes()

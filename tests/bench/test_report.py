@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import runs
 from bench_rows import (
     ENVIRONMENT,
     EVIL,
@@ -26,6 +27,8 @@ from ptb_lm.bench.reporting import plots
 from ptb_lm.bench.reporting.bar_plot import BarPlot
 from ptb_lm.bench.reporting.page import Document, to_markdown
 from ptb_lm.bench.reporting.report import build, write_report
+from ptb_lm.bench.summary import summarise
+from ptb_lm.common.errors import UserError
 from ptb_lm.common.tables import Name
 
 
@@ -374,3 +377,33 @@ def test_without_matplotlib_a_sentence_says_how_to_get_the_page(
     assert first.read_text(encoding="utf-8") == to_markdown(build(summary))
     assert not (tmp_path / "report.html").exists()
     assert capsys.readouterr().out.endswith(f"is not written: {plots.MISSING}\n")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    return runs.train_run(runs.write_corpus(folder / "data"), folder / "a run")
+
+
+@pytest.mark.slow
+def test_learning_curves_are_those_of_the_run(run: Path, tmp_path: Path) -> None:
+    report = build(summarise(write(tmp_path, [row()])), runs=[run])
+    line = results(report, "Learning curves")["a run"]
+    assert line["epochs"] == "2"
+    assert number(line["test perplexity"]) == pytest.approx(runs.result(run)["test_perplexity"], abs=0.005)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_none_is_one_sentence(run: Path, tmp_path: Path) -> None:
+    summary = summarise(write(tmp_path, [row()]))
+    with pytest.raises(UserError, match="does not exist"):
+        build(summary, runs=[tmp_path / "missing"])
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_bytes((run / "config.json").read_bytes())
+    with pytest.raises(UserError, match="missing"):
+        build(summary, runs=[broken])
+    for content, why in (("", "epochs"), ('{"epoch": 1}\n', "line 1")):
+        (broken / "metrics.jsonl").write_text(content)
+        with pytest.raises(UserError, match=why):
+            build(summary, runs=[broken])

@@ -1,8 +1,9 @@
-"""The flags of a report and of a comparison: another baseline."""
+"""The flags of a report and of a comparison: another baseline, and learning curves."""
 
 from pathlib import Path
 
 import pytest
+import runs
 from bench_rows import rounds, write
 from runs import refusal, run_command
 
@@ -37,3 +38,13 @@ def test_a_comparison_is_by_the_rows_baseline_or_another(
     for flags, baseline in (([], "torch/basic"), (["--baseline", "torch/cudnn"], "torch/cudnn")):
         assert run_command(bench, "compare", folder, other, *flags) == 0
         assert f"| A: × {baseline} | B: × {baseline} |" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_report_shows_learning_curves(folder: Path, tmp_path: Path) -> None:
+    run = runs.train_run(runs.write_corpus(tmp_path / "data"), tmp_path / "checkpoints" / "a run")
+    text = report(folder, "--runs", run, "demo")
+    assert "Learning curves" in text
+    assert "a run" in text
+    assert "| demo" in text, "the package's own"
+    assert "Learning curves" not in report(folder)

@@ -1,11 +1,15 @@
-"""The bars, the sentences and the notes that a run prints at its end."""
+"""The bars, the sentences, the tables and the notes that a run prints at its end."""
 
+import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from bench_rows import rounds, unmeasured, write
+from bench_rows import rounds, row, unmeasured, write
 
+from ptb_lm.bench.findings import speed_ratio
 from ptb_lm.bench.reporting.answer import sentences, to_text
+from ptb_lm.bench.reporting.formats import marked_ratio
 from ptb_lm.bench.summary import summarise
 
 SPEEDS = {"torch/basic": 1.0, "torch/block": 0.5, "torch/cudnn": 2.0, "torch/cudnn#again": 1.9}
@@ -20,6 +24,11 @@ def bars(lines: list[str], block: str = "█") -> list[int]:
     return [line.count(block) for line in lines if block in line]
 
 
+def figures(lines: list[str]) -> list[str]:
+    """Return the lines with the figures of each variant, which follow its name."""
+    return [line for line in lines if re.match(r"  +[\d,]+ ", line) and "█" not in line]
+
+
 def test_bars_are_as_long_as_the_speeds_by_cell_type(tmp_path: Path) -> None:
     lines = chart(tmp_path, rounds(SPEEDS, noise=0.0001), width=120)
     assert lines[0] == "small on CPU, float32: basic, block and cudnn"
@@ -29,6 +38,8 @@ def test_bars_are_as_long_as_the_speeds_by_cell_type(tmp_path: Path) -> None:
     assert cudnn > 30
     assert (basic, block) == pytest.approx((cudnn / 2, cudnn / 4), abs=1)
     assert all(len(line) <= 120 for line in lines)
+    names = [line for line in lines if line in SPEEDS]
+    assert names == sorted(SPEEDS, key=lambda each: -SPEEDS[each])
 
 
 def test_the_sentences_follow_the_bars(tmp_path: Path) -> None:
@@ -36,6 +47,32 @@ def test_the_sentences_follow_the_bars(tmp_path: Path) -> None:
     (sentence,) = sentences(summarise(tmp_path).groups)
     last_bar = max(place for place, line in enumerate(lines) if "█" in line)
     assert lines[last_bar + 1 : last_bar + 3] == ["", sentence]
+
+
+def test_each_is_compared_with_the_baseline_the_fastest_and_the_next(tmp_path: Path) -> None:
+    """The figures are those of the report: paired by round, with the intervals of processes."""
+    lines = chart(tmp_path, rounds(SPEEDS, noise=0.05))
+    assert all(len(line) <= 80 for line in lines)
+    (group,) = summarise(tmp_path).groups
+    baseline, fastest = group.result("torch/basic"), group.fastest
+    pairs = pairwise([*group.measured_results, None])
+    for line, (result, following) in zip(figures(lines), pairs, strict=True):
+        others = [baseline, fastest, *([following] if following else [])]
+        wanted = [marked_ratio(speed_ratio(result, other)) for other in others]
+        assert re.findall(r"\d\.\d+(?: \(\d\.\d+–\d\.\d+\)~?)?", line.split(",")[-1]) == wanted
+
+
+def test_without_a_baseline_others_are_compared(tmp_path: Path) -> None:
+    rows = [row(variant="torch/block"), row(variant="torch/cudnn", seconds=1.0)]
+    first, second = figures(chart(tmp_path, rows))
+    assert first.split() == ["16,000", "–", "1.00", "2.00"]
+    assert second.split() == ["8,000", "–", "0.50", "–"]
+
+
+@pytest.mark.parametrize(("few", "lines"), [(True, 1), (False, 0)])
+def test_intervals_of_rounds_alone_are_said_so(few: bool, lines: int, tmp_path: Path) -> None:
+    rows = [{**each, **({"process": 1} if few else {})} for each in rounds(SPEEDS)]
+    assert sum("three processes" in line for line in chart(tmp_path, rows)) == lines
 
 
 def test_names_are_explained_once(tmp_path: Path) -> None:

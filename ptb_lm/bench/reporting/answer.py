@@ -2,19 +2,18 @@
 
 A table and one bar chart have the speed of each cell type in each framework, with 95 % intervals. The
 sentences say which implementation to take and by how much it is faster, or by how little two may differ. At
-the end of a run the terminal shows the same, with bars of characters.
+the end of a run the terminal shows the same, with bars of characters, and then every variant.
 """
 
 import math
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from ptb_lm.bench.findings import Group, Result, Summary, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
-from ptb_lm.bench.reporting import formats
+from ptb_lm.bench.reporting import formats, result_table
 from ptb_lm.bench.reporting.bar_plot import Bar, SpeedPlot
-from ptb_lm.bench.reporting.formats import NOTHING, join_names, percent, rate, significant
+from ptb_lm.bench.reporting.formats import NOTHING, join_names, percent, rate, significant, wrap
 from ptb_lm.bench.reporting.page import CaptionedTable
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.variants import TITLES, original, program
@@ -228,24 +227,25 @@ def _describe(group: Group) -> Iterator[str]:
 
 
 def to_text(summary: Summary, *, width: int, encoding: str | None) -> str:
-    """Return the speeds by cell type as bars, what to take, and notes; every variant is in the report.
+    """Return the speeds by cell type as bars, what to take, a table of each pass with all ratios, and notes.
 
     Args:
         summary: The results.
         width: The terminal's width in characters.
         encoding: The terminal's encoding; without a character for a bar it is drawn with number signs.
     """
-    lines = _wrap(formats.title(summary.groups), width)
+    lines = wrap(formats.title(summary.groups), width)
     groups = choose_groups(summary.groups)
     for place, group in enumerate(groups):
-        lines += ["", *_wrap(f"{heading(group, groups)} (95 % interval)", width)]
+        lines += ["", *wrap(f"{heading(group, groups)} (95 % interval)", width)]
         lines += _bars(groups, place, width, _block(encoding))
     lines.append("")
     for sentence in sentences(summary.groups):
-        lines += _wrap(sentence, width, indent=2)
+        lines += wrap(sentence, width, indent=2)
+    lines += result_table.to_lines(summary.groups, width)
     notes = (note for group in summary.groups for note in _notes(group))
     for note in distinct(notes):
-        lines += _wrap(note, width, indent=2)
+        lines += wrap(note, width, indent=2)
     return "\n".join(lines)
 
 
@@ -255,10 +255,6 @@ def _block(encoding: str | None) -> str:
     except (UnicodeEncodeError, LookupError):
         return "#"
     return "█"
-
-
-def _wrap(text: str, width: int, *, indent: int = 0) -> list[str]:
-    return textwrap.wrap(text, max(width, 20), subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
 def _bars(groups: Sequence[Group], place: int, width: int, block: str) -> Iterator[str]:

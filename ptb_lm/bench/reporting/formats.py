@@ -1,6 +1,7 @@
 """Numbers, labels and names as people read them; and the title of a report."""
 
 import math
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from ptb_lm.bench.findings import Group, distinct
@@ -103,6 +104,11 @@ def shorten_label(label: str, length: int = 42) -> str:
     """
     drawn = streams.escape_controls(label)
     return drawn if len(drawn) <= length else f"{drawn[: length - 1]}…"
+
+
+def wrap(text: str, width: int, *, indent: int = 0) -> list[str]:
+    """Return the lines of a text in a terminal; those after the first are indented."""
+    return textwrap.wrap(text, max(width, 20), subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
 def title(groups: Sequence[Group]) -> str:

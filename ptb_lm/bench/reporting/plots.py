@@ -7,6 +7,7 @@ looks is in templates/*.mplstyle.
 import base64
 import html
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,6 +120,26 @@ class CurvePlot(Plot):
         axes.yaxis.set_major_formatter("{x:,.0f}")
         axes.set_ylabel("words/s")
         _epoch_axis(axes, [self.speeds])
+
+
+def plot_epochs(epochs: Sequence[Mapping[str, Any]], *, title: str) -> CurvePlot:
+    """Return the plot of a run: the perplexities that it recorded, and its words per second.
+
+    Args:
+        epochs: Rows of metrics.jsonl; at least one.
+        title: Heading of the plot.
+    """
+    curves = [
+        Curve(name=column, points=get_points(epochs, column), **labelled)
+        for column, labelled in PERPLEXITIES.items()
+        if column in epochs[0]
+    ]
+    return CurvePlot(title=title, curves=curves, speeds=get_points(epochs, "words_per_second"))
+
+
+def get_points(epochs: Sequence[Mapping[str, Any]], column: str) -> Points:
+    """Return a column of metrics.jsonl by epoch; NaN where a value is beyond a float: no axis has it."""
+    return [(row["epoch"], row[column] if math.isfinite(row[column]) else math.nan) for row in epochs]
 
 
 def to_data_uri(plot: Plot, *, scheme: str) -> str:

@@ -24,7 +24,9 @@ _UNSTEADY = 0.9  # the lower quartile of the GEMM rates, as a fraction of the up
 _COARSE = 0.1  # half the width of an A/A test's interval, as a fraction: above, a run resolves little
 
 
-def write_report(out: Path, *, baseline: str | None = None) -> tuple[Summary, Path]:
+def write_report(
+    out: Path, *, baseline: str | None = None, runs: Sequence[Path] = ()
+) -> tuple[Summary, Path]:
     """Write OUT/report.md and OUT/report.html from OUT/rows.jsonl, and say so.
 
     Without matplotlib the page is left out, and a sentence says how to get it.
@@ -32,15 +34,16 @@ def write_report(out: Path, *, baseline: str | None = None) -> tuple[Summary, Pa
     Args:
         out: The benchmark's folder.
         baseline: The variant that ratios are to; None: the one that the rows name.
+        runs: Run directories whose learning curves to show.
 
     Returns:
         (summary, page): what was measured, and the file to look at first.
 
     Raises:
-        UserError: The rows cannot be read, work was unequal, or there is no such baseline.
+        UserError: The rows or a run cannot be read, work was unequal, or there is no such baseline.
     """
     summary = summarise(out, baseline=baseline)
-    document = build(summary)
+    document = build(summary, runs=runs)
     atomic_write(out / MARKDOWN, page.to_markdown(document))
     cli.say(f"wrote {out / MARKDOWN}")
     try:
@@ -53,13 +56,19 @@ def write_report(out: Path, *, baseline: str | None = None) -> tuple[Summary, Pa
     return summary, out / PAGE
 
 
-def build(summary: Summary) -> Document:
-    """Return a report before it is Markdown or a page."""
+def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
+    """Return a report before it is Markdown or a page.
+
+    Raises:
+        UserError: A run cannot be read.
+    """
     workloads: dict[tuple[str, str], list[Group]] = {}
     for group in summary.groups:
         workloads.setdefault((group.suite, group.workload), []).append(group)
     several = len(summary.suites) > 1
     parts = [sections.workload(groups, with_suite=several) for groups in workloads.values()]
+    if runs:
+        parts.append(sections.learning_curves(runs))
     return Document(
         title=formats.title(summary.groups),
         subtitle=_subtitle(summary),

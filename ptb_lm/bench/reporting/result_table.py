@@ -1,7 +1,8 @@
 """The tables of a workload: its passes side by side in the columns of its suite, every pair, and the details.
 
-The columns are those of the published tables that a suite makes again. What nobody can measure here has no
-row: below the table a line says which variants, and why.
+A terminal has a table for each pass. The columns of the others are those of the published tables that
+a suite makes again. What nobody can measure here has no row: below the table a line says which variants, and
+why.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,8 +11,24 @@ from typing import Any
 
 from ptb_lm.bench.findings import Group, Result, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio, Spread
-from ptb_lm.bench.reporting.formats import NOTHING, limit_percent, marked_ratio, percent, significant, size
+from ptb_lm.bench.reporting.formats import (
+    NOTHING,
+    SAME,
+    limit_percent,
+    marked_ratio,
+    percent,
+    significant,
+    size,
+    wrap,
+)
 from ptb_lm.common.tables import Column, Name, Table, TableCell
+
+# Below and above the tables of a terminal.
+_ROUNDS_ALONE = "Of fewer than three processes: some intervals lack what differs between processes."
+_HOW_TO_READ = (
+    "× is how many times as fast as the baseline, the fastest, or the next below, with its 95 % interval. "
+    f"{SAME}: the interval holds 1, so that no difference shows."
+)
 
 
 @dataclass(frozen=True)
@@ -169,6 +186,49 @@ def pairs(group: Group) -> Table:
         for place, result in enumerate(members[:-1], start=1)
     ]
     return Table([Column("", numeric=False), *columns], rows)
+
+
+def to_lines(groups: Sequence[Group], width: int) -> list[str]:
+    """Return the tables of a terminal, one for each pass that has figures, with empty lines around them."""
+    tables = [_list_ratios(group, width) for group in groups if group.measured_results and group.work]
+    lines = [line for table in tables for line in ("", *table)]
+    return ["", *wrap(_HOW_TO_READ, width), *lines, ""] if lines else []
+
+
+def _list_ratios(group: Group, width: int) -> Iterator[str]:
+    """Yield two lines a variant: its name, and its median speed with the ratios to others."""
+    members, fastest = group.measured_results, group.fastest
+    ratios = [
+        (
+            result.ratio,
+            speed_ratio(result, fastest) if fastest else None,
+            speed_ratio(result, below) if below else None,
+        )
+        for result, below in zip(members, [*members[1:], None], strict=True)
+    ]
+    names = f"the baseline is {group.label(group.baseline)}"
+    names += f", the fastest is {fastest.label}" if fastest else ""
+    yield from wrap(f"{group.name}: {names}", width)
+    unit = group.work.unit if group.work else "items"
+    rows = [
+        (f"{unit}/s", "× baseline ", "× fastest ", "× next "),
+        *(
+            (significant(result.rate.median, 4) if result.rate else "", *map(_align, each))
+            for result, each in zip(members, ratios, strict=True)
+        ),
+    ]
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for label, cells in zip(["", *(result.label for result in members)], rows, strict=True):
+        if label:
+            yield label
+        yield "".join(f"  {cell:>{size}}" for cell, size in zip(cells, sizes, strict=True)).rstrip()
+    if any(ratio and ratio.error is not None and ratio.unit == "round" for each in ratios for ratio in each):
+        yield from wrap(_ROUNDS_ALONE, width)
+
+
+def _align(ratio: Ratio | None) -> str:
+    shown = marked_ratio(ratio)
+    return shown if shown.endswith(SAME) else f"{shown} "
 
 
 def unavailable(groups: Sequence[Group]) -> Iterator[str]:

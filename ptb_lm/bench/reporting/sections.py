@@ -1,18 +1,22 @@
-"""The sections of a report: a workload's tables, plots and remarks; and the machine."""
+"""The sections of a report: a workload's tables, plots and remarks; training runs; the machine."""
 
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from ptb_lm.bench import suites
 from ptb_lm.bench.findings import Group, Result, Summary, distinct
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats, result_table
 from ptb_lm.bench.reporting.bar_plot import Bar, BarPlot
+from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.page import CaptionedTable, Section
+from ptb_lm.bench.reporting.plots import plot_epochs
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.variants import original
-from ptb_lm.common.tables import Column, Table
+from ptb_lm.common.tables import Column, Name, Table, TableCell
+from ptb_lm.training import run_folders
 
 _PROCESS_FACTS = {"started"}  # they are no machine's
 _FACTS_FIRST = ("cpu", "processor", "device", "cores", "threads", "torch", "tensorflow", "commit")
@@ -169,6 +173,49 @@ def gemm_rates(group: Group) -> Mapping[str, Sequence[float]]:
             on = f"{row.work.precision}, {row.gemm_library}, {row.gemm_shape}{on_threads}"
             rates.setdefault(on, []).append(row.gemm_gflops)
     return rates
+
+
+def learning_curves(runs: Sequence[Path]) -> Section:
+    """Describe some runs: a row and a plot each.
+
+    Raises:
+        UserError: A path is not a run directory, or its metrics are missing or broken.
+    """
+    columns = [
+        Column("run", numeric=False),
+        Column("epochs"),
+        Column("train perplexity"),
+        Column("best valid perplexity"),
+        Column("test perplexity"),
+        Column("words a second"),
+    ]
+    rows: list[list[TableCell]] = []
+    plots = []
+    for path in runs:
+        run = run_folders.find(path)
+        config, epochs = run.read_config(), run.read_metrics()
+        title = f"{config.config}, {config.choice.framework} {config.choice.model}"
+        best = min(epochs, key=lambda row: row["valid_perplexity"])
+        test = run.read_end(len(epochs)).get("test_perplexity")
+        rows.append(
+            [
+                Name(title, path.name),
+                str(len(epochs)),
+                f"{epochs[-1]['train_perplexity']:,.2f}",
+                f"{best['valid_perplexity']:,.2f} (epoch {best['epoch']:.0f})",
+                f"{test:,.2f}" if isinstance(test, int | float) else NOTHING,
+                formats.significant(epochs[-1]["words_per_second"], 4),
+            ]
+        )
+        plots.append(plot_epochs(epochs, title=f"{title} ({path.name})"))
+    return Section(
+        title="Learning curves",
+        paragraphs=[
+            "Perplexity by epoch; train is measured on the way, with dropout where the model has it."
+        ],
+        tables=[CaptionedTable(table=Table(columns, rows))],
+        plots=plots,
+    )
 
 
 def machine(summary: Summary) -> Section:
