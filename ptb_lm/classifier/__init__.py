@@ -25,7 +25,7 @@ from ptb_lm.model.backend import Arrays, Model
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS, Framework
 
-Scores = NDArray[np.floating]
+LogProbabilities = NDArray[np.floating]
 Loss = Any  # opaque: a batch's loss, possibly still being computed
 
 LOSSES = ("cross_entropy", "ctc")
@@ -98,7 +98,9 @@ class Classifier(Model):
         """
 
     @abstractmethod
-    def predict(self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None) -> Scores:
+    def predict(
+        self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None
+    ) -> LogProbabilities:
         """Return the log-probabilities without dropout: [B, C], or [B, T, C] for CTC."""
 
     @abstractmethod

@@ -14,7 +14,14 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_labels, check_lengths
+from ptb_lm.classifier import (
+    Batch,
+    Classifier,
+    ClassifierConfig,
+    LogProbabilities,
+    check_labels,
+    check_lengths,
+)
 from ptb_lm.classifier.tensorflow_network import SequenceNetwork
 from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
@@ -96,7 +103,9 @@ class TensorFlowClassifier(Classifier):
         return float(loss), self.network.by_name([gradient.numpy() for gradient in gradients])
 
     @override
-    def predict(self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None) -> Scores:
+    def predict(
+        self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None
+    ) -> LogProbabilities:
         batch, steps, _ = x_BTI.shape
         if lengths_B is None:  # so that one graph computes both
             lengths_B = np.full(batch, steps, np.int32)

@@ -18,7 +18,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_labels, check_lengths
+from ptb_lm.classifier import (
+    Batch,
+    Classifier,
+    ClassifierConfig,
+    LogProbabilities,
+    check_labels,
+    check_lengths,
+)
 from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
@@ -135,9 +142,13 @@ class TorchClassifier(Classifier):
     @override
     @computation
     @torch.no_grad()
-    def predict(self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None) -> Scores:
+    def predict(
+        self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None
+    ) -> LogProbabilities:
         log_p = self._log_probabilities(self.stack, x_BTI, lengths_B, no_dropout)
-        scores: Scores = (log_p.transpose(0, 1) if self.config.loss == "ctc" else log_p).cpu().numpy()
+        scores: LogProbabilities = (
+            (log_p.transpose(0, 1) if self.config.loss == "ctc" else log_p).cpu().numpy()
+        )
         return scores
 
     @override

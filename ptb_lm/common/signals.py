@@ -112,7 +112,7 @@ def handle_signals(command: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def handle_in_libraries(waits: str = "", *, deaf: bool = False) -> Iterator[None]:
+def handle_in_libraries(waits: str = "", *, blocks_python: bool = False) -> Iterator[None]:
     """Inside this context a signal ends the command while a library in C++ waits for other processes.
 
     Python's handlers run only when the library returns. Nothing changes where a signal is remembered until
@@ -120,14 +120,14 @@ def handle_in_libraries(waits: str = "", *, deaf: bool = False) -> Iterator[None
 
     Args:
         waits: A sentence about the processes that it waits for, printed if they do not come soon.
-        deaf: True if the library lets no thread of Python run. Then the sentence is printed at once, and a
-            signal ends the process without another one.
+        blocks_python: True if the library lets no thread of Python run. Then the sentence is printed at
+            once, and a signal ends the process without another one.
     """
     numbers = [number for number in handled_signals() if signal.getsignal(number) is _stop]
     if not numbers or not hasattr(signal, "sigtimedwait"):
         yield
         return
-    if deaf:
+    if blocks_python:
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
         streams.tell(f"{_command}: {waits}; a signal ends it at once")

@@ -12,7 +12,7 @@ TOKENIZERS = ("whitespace", "words", "characters")
 SPACE = "▁"  # U+2581, as SentencePiece writes it: a space among characters
 NUMBER = "N"  # as in Penn Treebank
 
-_NEXT = " X"  # a word after what is read: NLTK takes the period off the last word of all, Mr. too
+_NEXT = " X"  # appended, and dropped again: NLTK takes the period off the last word of a text, even off Mr.
 _WHITE = re.compile(r"\s+")  # what str.split() splits at
 _NUMBER = re.compile(r"[+-]?\d+([.,:/]\d+)*")
 # Their period ends no sentence. Punkt counts them without it, in lower case.

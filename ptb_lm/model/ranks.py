@@ -150,23 +150,23 @@ class SeveralRanks(Ranks):
     def same_on_all(self, make: Callable[[], T], facts: Callable[[T], Facts]) -> T:
         problem, found = "", dict[str, str]()
         try:
-            made = make()
-            found = dict(facts(made))
+            result = make()
+            found = dict(facts(result))
         except (UserError, OSError) as error:
             problem = str(error)
         answers = self.gather((problem, found, socket.gethostname()))
         if problem and answers[0][0] == problem:  # of all, or of the first
             raise UserError(problem)
-        for rank, (theirs, facts_there, host) in enumerate(answers):
-            if theirs:
-                raise UserError(f"rank {rank} of {self.size} (on {host}): {theirs}")
+        for rank, (problem_there, facts_there, host) in enumerate(answers):
+            if problem_there:
+                raise UserError(f"rank {rank} of {self.size} (on {host}): {problem_there}")
             for name, value in answers[0][1].items():
                 if facts_there[name] != value:
                     raise UserError(
                         f"rank {rank} of {self.size} (on {host}) has another {name} than rank 0 (on "
                         f"{answers[0][2]}): {facts_there[name]}, not {value}"
                     )
-        return made
+        return result
 
     @override
     def barrier(self) -> None:

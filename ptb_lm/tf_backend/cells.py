@@ -18,7 +18,7 @@ from ptb_lm.model.backend import Arrays
 LayerState = tuple[
     tf.Tensor, ...
 ]  # the carried tensors of a layer, each [B, H]; the first is h_BH, its output
-Step = Callable[[tf.Tensor, LayerState], LayerState]  # (x_BI, state) -> state
+CellStep = Callable[[tf.Tensor, LayerState], LayerState]  # (x_BI, state) -> state
 TimedStep = Callable[[Any, tf.Tensor, LayerState], LayerState]  # (t, x_BI, state) -> state
 
 
@@ -123,7 +123,7 @@ def layer_type(model: str, *, cell: str = cells.LSTM, gpu: bool) -> type[Layer]:
 
 
 def run_over_time(
-    step: Step, x_TBI: tf.Tensor, state: LayerState, *, unroll: str, lengths_B: tf.Tensor | None = None
+    step: CellStep, x_TBI: tf.Tensor, state: LayerState, *, unroll: str, lengths_B: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, LayerState]:
     """Return the h of every step [T, B, H] and the state after the last.
 

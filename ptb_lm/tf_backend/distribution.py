@@ -28,7 +28,7 @@ from ptb_lm.tf_backend.ranks import TensorFlowRanks, check_reduce_precision
 from ptb_lm.tf_backend.runtime import Device, choose_device
 
 # (index of a device in this process, x_BT, y_BT, state, learning rate) -> (state, loss)
-Step = Callable[[int, tf.Tensor, tf.Tensor, State, tf.Tensor], tuple[State, Loss]]
+DeviceStep = Callable[[int, tf.Tensor, tf.Tensor, State, tf.Tensor], tuple[State, Loss]]
 
 
 class Distribution:
@@ -49,7 +49,7 @@ class Distribution:
         self.names = [device.name]
 
     def run(
-        self, step: Step, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor
+        self, step: DeviceStep, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor
     ) -> tuple[State, Loss]:
         """Do a training step on each device of this process, with its share of the process's rows."""
         return step(0, x_BT, y_BT, state, rate)
@@ -139,7 +139,7 @@ class MirroredDevices(Distribution):
 
     @override
     def run(
-        self, step: Step, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor
+        self, step: DeviceStep, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor
     ) -> tuple[State, Loss]:
         def run_on_one(x_bT: tf.Tensor, y_bT: tf.Tensor, state: State) -> tuple[State, Loss]:
             index = tf.distribute.get_replica_context().replica_id_in_sync_group
@@ -185,7 +185,7 @@ class Workers(Distribution):
 
     @override
     def run(
-        self, step: Step, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor
+        self, step: DeviceStep, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor
     ) -> tuple[State, Loss]:
         after: tuple[State, Loss] = self.ranks.strategy.run(lambda: step(0, x_BT, y_BT, state, rate))
         return after

@@ -59,7 +59,11 @@ def join(*, device: str, reduce_precision: str) -> "TensorFlowRanks":
         seconds = timeout(RANK_TIMEOUT).total_seconds()
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=seconds)
         waits = f"this {job} waits for all {processes} processes that TF_CONFIG names"
-        with contextlib.nullcontext() if processes == 1 else signals.handle_in_libraries(waits, deaf=True):
+        with (
+            contextlib.nullcontext()
+            if processes == 1
+            else signals.handle_in_libraries(waits, blocks_python=True)
+        ):
             strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
         return TensorFlowRanks(strategy)
     except (*LOST, tf.errors.UnknownError, ValueError) as error:

@@ -46,7 +46,7 @@ def build(
         UserError: There is no such device, it cannot compute what was chosen, or it has not enough memory; or
             there is no compiler.
     """
-    cpu.forget_restored()
+    cpu.reset_implementation()
     return TorchBackend(config, weights, choice, ranks)
 
 

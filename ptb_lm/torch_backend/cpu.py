@@ -78,7 +78,7 @@ def export_implementation() -> NDArray[np.uint8]:
 
 
 def restore_implementation(places: NDArray[Any]) -> None:
-    """Compute by a run's saved choice, as far as this machine can, until `forget_restored` is called.
+    """Compute by a run's saved choice, as far as this machine can, until `reset_implementation` is called.
 
     Raises:
         UserError: The array is no such choice.
@@ -93,7 +93,7 @@ def restore_implementation(places: NDArray[Any]) -> None:
         raise UserError("the tensor 'torch.cpu' does not name a way to compute on a CPU") from None
 
 
-def forget_restored() -> None:
+def reset_implementation() -> None:
     """Forget the choice of a resumed run: the next run in this process is another one."""
     global _run_choice
     _run_choice = None
@@ -219,14 +219,14 @@ def facts() -> dict[str, str]:
 
 def describe_implementation(dtype: torch.dtype) -> str:
     """Return the end of the line that names the engine: "products by MKL, native kernels"."""
-    ours = (
+    has_kernels = (
         torch.backends.mkldnn.is_available()
         and {
             torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
             torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
         }.get(dtype, lambda: False)()
     )
-    products = "oneDNN" if ours else "ATen" if dtype.itemsize == 2 else "MKL"
+    products = "oneDNN" if has_kernels else "ATen" if dtype.itemsize == 2 else "MKL"
     if dtype == torch.float32:
         products = get_implementation().products
     kernels = get_implementation().kernels if dtype in native.TYPE_NAMES else "torch"

@@ -22,7 +22,7 @@ from ptb_lm.torch_backend import gpu
 from ptb_lm.torch_backend.cells import LayerState
 from ptb_lm.torch_backend.settings import find_failed_allocation
 
-Step = Callable[[Tensor, Tensor, Sequence[LayerState]], tuple[Sequence[LayerState], Tensor]]
+WindowStep = Callable[[Tensor, Tensor, Sequence[LayerState]], tuple[Sequence[LayerState], Tensor]]
 
 WARM_UP = 3  # steps before the capture, in which libraries choose kernels and allocate workspaces
 
@@ -98,7 +98,13 @@ class GraphedStep:
     """
 
     def __init__(
-        self, step: Step, *, rate: Tensor, others: Sequence[Tensor], generator: torch.Generator, graph: Graph
+        self,
+        step: WindowStep,
+        *,
+        rate: Tensor,
+        others: Sequence[Tensor],
+        generator: torch.Generator,
+        graph: Graph,
     ) -> None:
         self._step = step
         self._rate = rate

@@ -1,4 +1,4 @@
-"""How fast the machine multiplies matrices and copies memory.
+"""The speed of the machine: of products of matrices, and of copies of memory.
 
     python -m ptb_lm.torch_backend.machine_speed cpu
 

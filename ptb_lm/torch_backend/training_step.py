@@ -18,7 +18,7 @@ from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays
 from ptb_lm.torch_backend import cpu, rank_state
 from ptb_lm.torch_backend.exchange import GradientExchange, WindowGradients
-from ptb_lm.torch_backend.graph import CudaGraph, Graph, GraphedStep, Step
+from ptb_lm.torch_backend.graph import CudaGraph, Graph, GraphedStep, WindowStep
 from ptb_lm.torch_backend.loss import Loss, add_by_word, global_norm, pack_loss, sum_by_word
 from ptb_lm.torch_backend.precision import LossScale
 from ptb_lm.torch_backend.stack import State, WindowDropout, apply_in_order, mask_weights
@@ -43,7 +43,7 @@ class TrainingStep:
 
     def __init__(self, model: TorchBackend) -> None:
         self.model, self.ranks = model, model.ranks
-        self.carried = cells.get(model.config.cell).state_names
+        self.state_names = cells.get(model.config.cell).state_names
         self.parameters = model.stack.trained_parameters()
         vocabulary_size = len(model.embedding_VE)
         self.dropout = WindowDropout(
@@ -67,7 +67,7 @@ class TrainingStep:
         self.rate = torch.zeros((), device=model.device, dtype=torch.float64)
         self._rate_on_device = 0.0
         self._averages: MovingAverage | None = None
-        self.run: Step = self.compute
+        self.run: WindowStep = self.compute
         if model.runtime.execution == "graph":
             self.run = self.capture(CudaGraph(model.device, self.dropout.generator))
 
@@ -188,7 +188,7 @@ class TrainingStep:
 
     def export_state(self, state: State) -> Arrays:
         """Return the carried state, the state of the dropout stream, and in float16 the loss scale."""
-        carried = rank_state.export_carried(state, self.carried, self.model.precision.master)
+        carried = rank_state.export_carried(state, self.state_names, self.model.precision.master)
         return {
             **rank_state.gather_state(carried, self.dropout.generator, self.ranks),
             # A run continues with its own way to compute, even if this machine would choose another.
@@ -203,7 +203,7 @@ class TrainingStep:
             cpu.restore_implementation(arrays["torch.cpu"])
         if self.loss_scale:
             self.loss_scale.load(arrays)
-        return rank_state.restore_carried(arrays, self.carried, self.model.zero_state, self.ranks)
+        return rank_state.restore_carried(arrays, self.state_names, self.model.zero_state, self.ranks)
 
 
 class MovingAverage:

@@ -1,1 +1,1 @@
-"""How a language model is trained, and the files that a run leaves."""
+"""The training of a language model, and the files that a run leaves."""

@@ -68,16 +68,20 @@ class Start:
         changes = {each.name: given[each.name] for each in HYPERPARAMETERS if each.name in given}
         if changes.get("embedding_size") == before.embedding_width:
             del changes["embedding_size"]
-        theirs = {
+        run_settings = {
             "config": self.run.config,
             "recipe": self.run.recipe,
             **{name: getattr(before, name) for name in SIZES},
         }
         for name, value in {**given, **changes}.items():
-            if name in theirs and name in {"config", "recipe", *changes} and value != theirs[name]:
+            if (
+                name in run_settings
+                and name in {"config", "recipe", *changes}
+                and value != run_settings[name]
+            ):
                 raise UserError(
                     f"{flag_list([name])} {value} contradicts the run {self.directory.path}, which has "
-                    f"{theirs[name]}"
+                    f"{run_settings[name]}"
                 )
         choice: dict[str, Any] = {"framework": self.run.choice.framework, "model": self.run.choice.model}
         choice |= {name: given[name] for name in CHOICE_NAMES if name in given}
@@ -115,20 +119,20 @@ class Start:
                 "add --extend-vocabulary to get new ones"
             )
         preparation = from_flags(given, data, is_file=Path(data).is_file())
-        theirs = self.run.preparation
-        if theirs is not None and theirs.tokenize == "characters" and data in BUILT_IN:
+        run_preparation = self.run.preparation
+        if run_preparation is not None and run_preparation.tokenize == "characters" and data in BUILT_IN:
             raise UserError(
                 f"the run {self.directory.path} reads characters, and --data {data} is a text of words"
             )
-        if theirs is None or data in BUILT_IN:
+        if run_preparation is None or data in BUILT_IN:
             return preparation
         for name in TREATMENT:
-            if name in given and given[name] != getattr(theirs, name):
+            if name in given and given[name] != getattr(run_preparation, name):
                 raise UserError(
                     f"{flag_list([name])} contradicts the run {self.directory.path}, whose text was prepared "
-                    f"with {name} = {getattr(theirs, name)}; leave the flag out"
+                    f"with {name} = {getattr(run_preparation, name)}; leave the flag out"
                 )
-        treatment = {name: getattr(theirs, name) for name in TREATMENT}
+        treatment = {name: getattr(run_preparation, name) for name in TREATMENT}
         return dataclasses.replace(preparation or Preparation(), **treatment)
 
     def record(self, data: Corpus) -> InitFrom:

@@ -3,7 +3,7 @@
 from ptb_lm.model.config import Config
 from ptb_lm.training.evaluation import perplexity_of
 from ptb_lm.training.progress import Progress
-from ptb_lm.training.schemas import Record
+from ptb_lm.training.schemas import JsonObject
 
 # TensorBoard tag -> column of metrics.jsonl, which may be missing.
 EPOCH_SCALARS = {
@@ -45,19 +45,19 @@ def point(before: Progress, now: Progress, config: Config, *, rate: float) -> di
     return values
 
 
-def epoch_scalars(row: Record) -> dict[str, float]:
+def epoch_scalars(row: JsonObject) -> dict[str, float]:
     """Return TensorBoard's values of an epoch's row, by tag."""
     return {tag: row[column] for tag, column in EPOCH_SCALARS.items() if column in row}
 
 
-def result_scalars(result: Record) -> dict[str, float]:
+def result_scalars(result: JsonObject) -> dict[str, float]:
     """Return TensorBoard's values of a result, by tag."""
     return {tag: result[key] for tag, key in RESULT_SCALARS.items()}
 
 
 def epoch_row(
     progress: Progress, config: Config, *, valid_perplexity: float, unaveraged_valid_perplexity: float
-) -> Record:
+) -> JsonObject:
     """Return the row of metrics.jsonl of an epoch whose training steps are all done.
 
     Args:
@@ -80,7 +80,7 @@ def epoch_row(
     }
 
 
-def epoch_line(row: Record, config: Config) -> str:
+def epoch_line(row: JsonObject, config: Config) -> str:
     """Return an epoch's row as a line for people."""
     return (
         f"epoch {row['epoch']:>2}/{config.epochs}  lr {row['learning_rate']:.4g}  perplexity: "
@@ -98,7 +98,7 @@ def result(
     parameters: int,
     engine: str,
     seconds: float,
-) -> Record:
+) -> JsonObject:
     """Return the values of result.json.
 
     Args:

@@ -11,7 +11,7 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.training import schemas, tensors
 from ptb_lm.training.evaluation import perplexity_of
-from ptb_lm.training.schemas import Record
+from ptb_lm.training.schemas import JsonObject
 
 
 def _best_perplexity(value: Any) -> float:
@@ -44,9 +44,9 @@ class Progress:
     run_seconds: float = 0.0  # of all processes that worked on this run
     best_epoch: int = 0  # counted from 1
     best_perplexity: float = math.inf  # on the valid split
-    rows: list[Record] = field(default_factory=list)  # of metrics.jsonl
+    rows: list[JsonObject] = field(default_factory=list)  # of metrics.jsonl
     commands: list[str] = field(default_factory=list)  # one a process
-    environments: list[Record] = field(default_factory=list)  # as each process started
+    environments: list[JsonObject] = field(default_factory=list)  # as each process started
 
     def next_epoch(self) -> None:
         """Count the epoch as finished and start the next one's sums."""
@@ -92,7 +92,7 @@ class SavedState(NamedTuple):
     averages: Arrays  # of the weights, by canonical name; none if none are kept, or not yet
 
     @classmethod
-    def load(cls, path: Path) -> tuple["SavedState", Record]:
+    def load(cls, path: Path) -> tuple["SavedState", JsonObject]:
         """Read what `save` wrote: the state, and the metadata of its file.
 
         Raises:
@@ -111,7 +111,7 @@ class SavedState(NamedTuple):
         )
         return cls(weights, training, progress, averages), metadata
 
-    def save(self, path: Path, *, config: Record, corpus_sha256: str) -> None:
+    def save(self, path: Path, *, config: JsonObject, corpus_sha256: str) -> None:
         """Write the state, and the configuration and the data that it belongs to, to a file of tensors."""
         kinds = {"weights": self.weights, "training": self.training, "averages": self.averages}
         arrays = {f"{kind}.{name}": array for kind, group in kinds.items() for name, array in group.items()}

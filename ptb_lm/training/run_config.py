@@ -128,11 +128,11 @@ class RunConfig:
 
     def differences(self, other: "RunConfig", *, ignore: Collection[str]) -> list[str]:
         """Return the differences from another configuration, with both values; some names do not count."""
-        ours, others = ({**c.to_json(), **c.to_json()["hyperparameters"]} for c in (self, other))
+        values, other_values = ({**c.to_json(), **c.to_json()["hyperparameters"]} for c in (self, other))
         return [
-            f"{name} {value!r} there, {others[name]!r} here"
-            for name, value in ours.items()
-            if name not in (*ignore, *OPTIONAL_KEYS, "hyperparameters") and value != others[name]
+            f"{name} {value!r} there, {other_values[name]!r} here"
+            for name, value in values.items()
+            if name not in (*ignore, *OPTIONAL_KEYS, "hyperparameters") and value != other_values[name]
         ]
 
     def fixed_differences(self, other: "RunConfig") -> list[str]:

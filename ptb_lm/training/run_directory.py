@@ -17,7 +17,7 @@ from ptb_lm.model.backend import Arrays
 from ptb_lm.training import schemas, tensors
 from ptb_lm.training.progress import SavedState
 from ptb_lm.training.run_config import RunConfig
-from ptb_lm.training.schemas import Record
+from ptb_lm.training.schemas import JsonObject
 
 # Keys that the metadata of the weights may have.
 WEIGHTS_METADATA = ("config", "vocabulary_sha256", "best")
@@ -119,16 +119,16 @@ class RunDirectory:
         """
         return Vocabulary.load(self.vocabulary)
 
-    def write_metrics(self, rows: Sequence[Record]) -> None:
+    def write_metrics(self, rows: Sequence[JsonObject]) -> None:
         """Write metrics.jsonl, one row per epoch, whole and atomically, so that no row is ever incomplete."""
         json_files.write_lines(self.metrics, rows)
 
-    def restore_metrics(self, rows: Sequence[Record]) -> None:
+    def restore_metrics(self, rows: Sequence[JsonObject]) -> None:
         """Write metrics.jsonl if it is missing."""
         if not self.metrics.exists():
             self.write_metrics(rows)
 
-    def read_metrics(self) -> list[Record]:
+    def read_metrics(self) -> list[JsonObject]:
         """Read metrics.jsonl: one row per epoch, at least one.
 
         Raises:
@@ -144,11 +144,11 @@ class RunDirectory:
             raise NoEpochError(f"{self.metrics} holds no epochs yet")
         return rows
 
-    def write_result(self, result: Record) -> None:
+    def write_result(self, result: JsonObject) -> None:
         """Write result.json."""
         json_files.write(self.result, result)
 
-    def read_result(self) -> Record | None:
+    def read_result(self) -> JsonObject | None:
         """Read result.json; None if the run is not finished.
 
         Raises:
@@ -156,7 +156,7 @@ class RunDirectory:
         """
         return schemas.read_result(self.result) if self.result.exists() else None
 
-    def read_end(self, epochs: int) -> Record:
+    def read_end(self, epochs: int) -> JsonObject:
         """Read result.json, if it is of the run as it is.
 
         Args:
@@ -270,7 +270,7 @@ class RunDirectory:
         self.state.parent.mkdir(exist_ok=True)
         state.save(self.state, config=run.to_json(), corpus_sha256=corpus.sha256)
 
-    def _check_config(self, run: RunConfig, metadata: Record, path: Path) -> None:
+    def _check_config(self, run: RunConfig, metadata: JsonObject, path: Path) -> None:
         """Check that config.json and a file of tensors agree on all values that may not change."""
         if "config" not in metadata:
             raise UserError(f"{path} does not name the configuration of its run")

@@ -11,7 +11,7 @@ from ptb_lm.common import json_fields, json_files
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.json_fields import Check
 
-Record = dict[str, Any]  # a JSON object that a run writes: a row of metrics.jsonl, a result, an environment
+JsonObject = dict[str, Any]  # that a run writes: a row of metrics.jsonl, a result, an environment
 # Advice for a file that has changed since it was written.
 REMEDY = "restore it, or remove result.json and make both files again with --resume"
 # The columns of metrics.jsonl.
@@ -28,7 +28,7 @@ EPOCH_OPTIONAL: Mapping[str, Check] = {"unaveraged_valid_perplexity": json_field
 BEST: Mapping[str, Check] = {"epoch": json_fields.whole(1), "valid_perplexity": json_fields.positive}
 
 
-def _check_environment(value: Any) -> Record:
+def _check_environment(value: Any) -> JsonObject:
     texts = ("commit", "processor", "platform", "python", "started", "device")
     known = {"cores": json_fields.whole(1), **dict.fromkeys(texts, json_fields.text)}
     try:
@@ -57,7 +57,7 @@ RESULT: Mapping[str, Check] = {
 RESULT_OPTIONAL: Mapping[str, Check] = {"best_possible_perplexity": json_fields.positive}
 
 
-def check_epoch(values: Any, *, number: int | None = None) -> Record:
+def check_epoch(values: Any, *, number: int | None = None) -> JsonObject:
     """Check a row of metrics.jsonl.
 
     Args:
@@ -73,7 +73,7 @@ def check_epoch(values: Any, *, number: int | None = None) -> Record:
     return dict(values)
 
 
-def check_epochs(value: Any) -> list[Record]:
+def check_epochs(value: Any) -> list[JsonObject]:
     """Check a list of such rows."""
     try:
         return [check_epoch(row) for row in json_fields.list_of(json_fields.mapping)(value)]
@@ -81,7 +81,7 @@ def check_epochs(value: Any) -> list[Record]:
         raise json_fields.UnfitError(f"a list of epochs' metrics ({error})") from None
 
 
-def check_result(values: Any) -> Record:
+def check_result(values: Any) -> JsonObject:
     """Check the values of result.json.
 
     Raises:
@@ -91,7 +91,7 @@ def check_result(values: Any) -> Record:
     return dict(values)
 
 
-def check_best(values: Any) -> Record:
+def check_best(values: Any) -> JsonObject:
     """Check the named epoch of the best weights.
 
     Raises:
@@ -100,14 +100,14 @@ def check_best(values: Any) -> Record:
     return json_fields.fields(values, required=BEST, optional={})
 
 
-def read_epochs(path: Path) -> list[Record]:
+def read_epochs(path: Path) -> list[JsonObject]:
     """Read metrics.jsonl.
 
     Raises:
         UserError: A line is not the next epoch's metrics, or has changed since it was written.
         OSError: The file cannot be read.
     """
-    rows: list[Record] = []
+    rows: list[JsonObject] = []
     for source, values in json_files.read_lines(path, remedy=REMEDY):
         try:
             rows.append(check_epoch(values, number=len(rows) + 1))
@@ -116,7 +116,7 @@ def read_epochs(path: Path) -> list[Record]:
     return rows
 
 
-def read_result(path: Path) -> Record:
+def read_result(path: Path) -> JsonObject:
     """Read result.json.
 
     Raises:

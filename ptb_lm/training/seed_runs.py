@@ -154,17 +154,17 @@ def differences(there: RunConfig, here: RunConfig) -> list[str]:
 
 
 def _preparation_differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
-    theirs, ours = effective_settings(there.preparation), effective_settings(here.preparation)
-    for name, value in theirs.items():
-        if value != ours[name]:
-            yield f"{name} {value!r} there, {ours[name]!r} here"
+    run_settings, flag_settings = effective_settings(there.preparation), effective_settings(here.preparation)
+    for name, value in run_settings.items():
+        if value != flag_settings[name]:
+            yield f"{name} {value!r} there, {flag_settings[name]!r} here"
 
 
 def _weights_differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
-    theirs, ours = (
+    run_weights, flag_weights = (
         run.init_from and (run.init_from.weights_sha256, run.init_from.new_words) for run in (there, here)
     )
-    if theirs != ours:
+    if run_weights != flag_weights:
         yield f"init_from {_describe_start(there)} there, {_describe_start(here)} here"
 
 
@@ -176,9 +176,9 @@ def _describe_start(run: RunConfig) -> str:
 
 
 def _text_differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
-    theirs, ours = _digest(there), _digest(here)
-    if theirs and ours:
-        same = theirs == ours
+    run_digest, flag_digest = _digest(there), _digest(here)
+    if run_digest and flag_digest:
+        same = run_digest == flag_digest
     else:  # A synthetic corpus has no digest, nor has ptb with another run's words.
         one_is_other_text = here.data == PTB and there.source != here.source
         same = there.data == here.data and not one_is_other_text

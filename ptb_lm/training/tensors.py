@@ -16,7 +16,7 @@ from ptb_lm.model.backend import Arrays
 
 Read = TypeVar("Read")
 
-HASH = "content_sha256"  # in the metadata; who means a change removes it
+HASH = "content_sha256"  # a key of the metadata; to change a file on purpose, remove it
 SPARE = 2**26  # bytes: more than reading needs in addition to the tensors
 KEY = "ptb_lm"  # one key, because safetensors writes several in no fixed order
 

@@ -17,7 +17,7 @@ from ptb_lm.training.progress import Progress
 from ptb_lm.training.progress_display import LOG_SECONDS, EpochDisplay, log_timer
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
-from ptb_lm.training.schemas import Record
+from ptb_lm.training.schemas import JsonObject
 from ptb_lm.training.tensorboard import Scalars
 
 READ_SECONDS = 0.5  # how often the device is waited for: to move the bar, and to notice divergence
@@ -58,7 +58,7 @@ class Trainer:
         self.directory = directory
         self.stop, self.command_start = stop, command_start
         # Taken now: at the end of a long run the checkout may be another.
-        self.environment: Record = {**host.environment(), **backend.environment()}
+        self.environment: JsonObject = {**host.environment(), **backend.environment()}
         self.progress = Progress(commands=[command], environments=[self.environment])
         self.rows = self.ranks.share(self.config.batch_size)  # those of the batch that this process trains
         self.state: State = self._zero_state()
@@ -84,7 +84,7 @@ class Trainer:
         self.environment |= self.backend.environment()
         self.progress.environments.append(self.environment)
 
-    def train(self) -> Record:
+    def train(self) -> JsonObject:
         """Train to the last epoch, score the test split with the best weights, and return the result.
 
         Raises:
@@ -189,7 +189,7 @@ class Trainer:
             progress.nll += nll
             progress.gradient_norms += gradient_norm
 
-    def _finish_epoch(self) -> Record:
+    def _finish_epoch(self) -> JsonObject:
         """Validate, keep the weights if they are the best, and write the epoch's row."""
         progress, start = self.progress, time.perf_counter()
         try:
@@ -223,7 +223,7 @@ class Trainer:
         cli.remark(metrics.epoch_line(row, self.config))
         return row
 
-    def _test(self) -> Record:
+    def _test(self) -> JsonObject:
         """Score the test split with the best weights, and with those of the last epoch, as the tutorial does.
 
         Nothing is saved any more: an interrupted test is done again from the state at the last epoch's end.

@@ -179,7 +179,7 @@ def test_a_state_moves_to_the_other_kind_of_device(there: str, here: str, tiny_c
         state, _ = before.train_step(x_BT, y_BT, before.zero_state(3), learning_rate=0.0)
         saved = before.export_training_state(state)
         carried = after.export_training_state(after.load_training_state(saved))
-        for name in before.training.carried:
+        for name in before.training.state_names:
             np.testing.assert_array_equal(carried[name], saved[name])
         seeds.append(after.training.dropout.generator.initial_seed())
     assert seeds[1] == seeds[2]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from benchmarks.rivals.keras.network import Network
-from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores
+from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, LogProbabilities
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
@@ -138,12 +138,14 @@ class KerasClassifier(Classifier):
         return loss, self._export(self.gradient_network)
 
     @override
-    def predict(self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None) -> Scores:
+    def predict(
+        self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None
+    ) -> LogProbabilities:
         self._check(lengths_B)
         with self._device():
             model, inputs = self.network.model_and_inputs(x_BTI, lengths_B)
             log_p_BC = keras.ops.log_softmax(keras.ops.convert_to_tensor(model.predict_on_batch(inputs)))
-            scores: Scores = keras.ops.convert_to_numpy(log_p_BC)
+            scores: LogProbabilities = keras.ops.convert_to_numpy(log_p_BC)
         return scores
 
     @override

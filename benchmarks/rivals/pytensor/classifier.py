@@ -17,7 +17,7 @@ from pytensor.compile.mode import get_default_mode
 from typing_extensions import override
 
 from benchmarks.rivals.pytensor.network import InvertedDropout, Network
-from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, Scores, check_lengths
+from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, LogProbabilities, check_lengths
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
@@ -89,7 +89,9 @@ class PyTensorClassifier(Classifier):
         return float(loss), dict(zip(self.network.variables, gradients, strict=True))
 
     @override
-    def predict(self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None) -> Scores:
+    def predict(
+        self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None
+    ) -> LogProbabilities:
         (scores,) = self._call("predict", x_BTI, lengths_B)
         return np.asarray(scores)
 
