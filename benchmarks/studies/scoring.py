@@ -83,7 +83,8 @@ def _gflops(hidden: int, precision: str) -> float:
 
     products: tuple[machine_speed.Product, ...] = ((2048, 2048, 2048, ""), (2048, hidden, PTB_VOCABULARY, ""))
     products += ((2048, hidden, 4 * hidden, ""),)
-    return machine_speed.measure_products("cpu", precision, products).gflops
+    rate: float = machine_speed.measure_products("cpu", precision, products)["gflops"]
+    return rate
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -7,7 +7,7 @@ Each line on stdin is a question in JSON; a line of JSON answers it.
 | question | answer |
 |---|---|
 | {"what": "device"} | {"device": ..., "gpu": its name, "threads": ..., "cpu": ...}; or {"trouble": why not} |
-| {"what": "gemm", "precision": ..., "products": [[m, k, n, transposed], ...]} | a Rate |
+| {"what": "gemm", "precision": ..., "products": [[m, k, n, transposed], ...]} | `measure_products` |
 | {"what": "copy"} | {"gbytes": bytes read and written / second / 1e9} |
 
 "cpu" is how torch's models compute on a CPU (cpu.facts); on a GPU it is empty.
@@ -61,15 +61,6 @@ class Library(NamedTuple):
     threads: Callable[[], int | None]  # None where the number is not known
 
 
-class Rate(NamedTuple):
-    """The measured rate of matrix multiplication."""
-
-    gflops: float  # 2 * multiply-adds a second / 1e9
-    product: int  # the place of the product among those that were given
-    library: str
-    threads: int | None
-
-
 def main() -> None:
     """Answer until stdin ends."""
     (name,) = sys.argv[1:]
@@ -88,7 +79,7 @@ def _answer(device: str, question: dict[str, Any]) -> dict[str, Any]:
     if question["what"] == "copy":
         return {"gbytes": _measure_copy(device)}
     products = tuple((m, k, n, transposed) for m, k, n, transposed in question["products"])
-    return measure_products(device, question["precision"], products)._asdict()
+    return measure_products(device, question["precision"], products)
 
 
 def _measure_copy(device: str) -> float:
@@ -112,13 +103,17 @@ def _buffers(device: str) -> tuple[Tensor, Tensor]:
     return source, target
 
 
-def measure_products(device: str, precision: str, products: tuple[Product, ...]) -> Rate:
+def measure_products(device: str, precision: str, products: tuple[Product, ...]) -> dict[str, Any]:
     """Return the rate of the fastest library and product, measured now.
 
     Args:
         device: "cpu" or "cuda".
         precision: A name in PRECISIONS.
         products: The products to choose from.
+
+    Returns:
+        gflops: 2 * multiply-adds a second / 1e9; product: the place of the product among those that were
+        given; library: its name; threads: the number of its threads, None where that is not known.
     """
     with hold_settings(gpu_settings(PRECISIONS[precision])):
         library, place = _find_fastest(device, precision, products)
@@ -127,7 +122,7 @@ def measure_products(device: str, precision: str, products: tuple[Product, ...])
                 library, _cached_operands(products[place], device, precision), MEASUREMENT_SECONDS
             )
     time.sleep(PAUSE_SECONDS)
-    return Rate(gflops, place, library.name, library.threads())
+    return {"gflops": gflops, "product": place, "library": library.name, "threads": library.threads()}
 
 
 @functools.cache
