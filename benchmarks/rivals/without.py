@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
+from benchmarks.rivals import replace
 from ptb_lm.common import host
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -59,7 +60,7 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
             add_scaled(self.model.masters.pairs, gradients, scale)
             return norm
 
-    setattr(backend, "SoftmaxLayer", AutogradSoftmax)  # noqa: B010 - mypy takes no assignment to a class
+    replace(backend, "SoftmaxLayer", AutogradSoftmax)
     return _cudnn(config, weights, kind=AutogradEnds, **chosen)
 
 
@@ -82,7 +83,7 @@ def sparse_embedding(config: Config, weights: Weights, **chosen: Any) -> TorchBa
 
 def kept_memory(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return the model in a process that gives freed memory back."""
-    host.keep_freed_memory = lambda: None
+    replace(host, "keep_freed_memory", lambda: None)
     return _cudnn(config, weights, **chosen)
 
 
@@ -93,7 +94,7 @@ def fast_masks(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
         mask = torch.empty(place.shape, dtype=dtype)
         return mask.bernoulli_(place.keep_prob, generator=generator).div_(place.keep_prob)
 
-    stack.draw_mask = draw_mask
+    replace(stack, "draw_mask", draw_mask)
     return _cudnn(config, weights, **chosen)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from benchmarks.rivals import replace
 from ptb_lm.common import host
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -34,7 +35,7 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TensorFlowBa
         def gradient(self, scale: float) -> tuple[tf.Tensor, tf.Tensor]:
             return self._d_NV, tf.constant([[scale]], self._d_NV.dtype)
 
-    setattr(loss, "SoftmaxCrossEntropy", OneOperation)  # noqa: B010 - mypy takes no assignment to a class
+    replace(loss, "SoftmaxCrossEntropy", OneOperation)
     return _block_fused(config, weights, **chosen)
 
 
@@ -68,13 +69,13 @@ def own_gradient(config: Config, weights: Weights, **chosen: Any) -> TensorFlowB
         )
         return before.x_grad, before.h_prev_grad, before.cs_prev_grad, before.w_grad, before.b_grad
 
-    block_ops.sequence_gradient = one_operation
+    replace(block_ops, "sequence_gradient", one_operation)
     return _block_fused(config, weights, **chosen)
 
 
 def kept_memory(config: Config, weights: Weights, **chosen: Any) -> TensorFlowBackend:
     """Return the model in a process that gives freed memory back."""
-    host.keep_freed_memory = lambda: None
+    replace(host, "keep_freed_memory", lambda: None)
     return _block_fused(config, weights, **chosen)
 
 

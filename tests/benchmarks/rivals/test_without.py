@@ -37,14 +37,14 @@ def undone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_a_model_without_an_optimisation_equals_the_reference(what: str, undone: pytest.MonkeyPatch) -> None:
     """And trains a step with dropout."""
     module = importlib.import_module(what.partition(":")[0])
-    replace, replaced = module._replace, []
+    replace, replaced = module.replace, []
 
     def replace_for_now(place: ModuleType, name: str, by: Any) -> None:
         undone.setattr(place, name, getattr(place, name))
         replace(place, name, by)
         replaced.append(name)
 
-    undone.setattr(module, "_replace", replace_for_now)
+    undone.setattr(module, "replace", replace_for_now)
     task = LanguageTask(config=Config(hidden_size=7, keep_prob=0.5), vocabulary_size=50)
     build = variants.add(f"mine={what}").builder(
         variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
