@@ -236,7 +236,7 @@ class SecondBiasTrained(Wrapped):
         return taken
 
     def _biases(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for layer in self.model.stack.layers:
+        for layer in self.model.network.stack.layers:
             for suffix in layer.suffixes:
                 yield tuple(
                     layer.module.get_parameter(f"bias_{kind}_{suffix}").detach() for kind in ("ih", "hh")
@@ -363,7 +363,8 @@ class WithoutRecurrence(nn.Module):
 def recurrence_cut(config: Any, weights: Weights) -> Model:
     """Build a model of layers without recurrence."""
     model = right(config, weights, model="basic")
-    model.executed_stack = model.stack.with_execution(WithoutRecurrence)
+    owner = getattr(model, "network", model)  # a classifier has its stack itself
+    owner.executed_stack = owner.stack.with_execution(WithoutRecurrence)
     return model
 
 
@@ -387,13 +388,13 @@ def top_layer_skipped(config: Any, weights: Weights) -> Model:
 def top_dropout_left_out(config: Any, weights: Weights) -> Model:
     """Build a language model that draws the top output's mask and does not apply it."""
     model = right(config, weights)
-    stack = model.executed_stack
+    stack = model.network.executed_stack
 
     def without(x_TBI: Tensor, state: Any, *, dropout: Any) -> Any:
         calls = iter([dropout] * config.num_layers)
         return stack(x_TBI, state, dropout=lambda x: next(calls, no_dropout)(x))
 
-    model.executed_stack = without
+    model.network.executed_stack = without
     return model
 
 

@@ -25,7 +25,7 @@ from ptb_lm.common import host
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Place
-from ptb_lm.torch_backend import backend, cpu, loss, stack
+from ptb_lm.torch_backend import cpu, loss, network, stack
 from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.training_step import TrainingStep, add_scaled
 
@@ -50,17 +50,17 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
 
     class AutogradEnds(TrainingStep):
         def update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-            softmax: Any = self.model.softmax
+            softmax: Any = self.network.softmax
             word_gradient = loss.sum_by_word(d_embedded_NE, ids_N)
             norm = loss.global_norm([word_gradient, *softmax.gradients, *gradients])
             scale = self.scale_of_update(norm)
-            self.model.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
+            self.network.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
             for parameter, gradient in zip((softmax.kernel, softmax.bias), softmax.gradients, strict=True):
                 parameter.addcmul_(gradient, scale)
-            add_scaled(self.model.masters.pairs, gradients, scale)
+            add_scaled(self.network.masters.pairs, gradients, scale)
             return norm
 
-    replace(backend, "SoftmaxLayer", AutogradSoftmax)
+    replace(network, "SoftmaxLayer", AutogradSoftmax)
     return _cudnn(config, weights, kind=AutogradEnds, **chosen)
 
 
@@ -69,13 +69,13 @@ def sparse_embedding(config: Config, weights: Weights, **chosen: Any) -> TorchBa
 
     class DenseEmbedding(TrainingStep):
         def update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-            model = self.model
-            dense_VE = torch.zeros_like(model.embedding_VE).index_add_(0, ids_N, d_embedded_NE)
-            norm = loss.global_norm([dense_VE, model.softmax.gradient, *gradients])
+            network = self.network
+            dense_VE = torch.zeros_like(network.embedding_VE).index_add_(0, ids_N, d_embedded_NE)
+            norm = loss.global_norm([dense_VE, network.softmax.gradient, *gradients])
             scale = self.scale_of_update(norm)
-            model.embedding_VE.addcmul_(dense_VE, scale)
-            add_scaled(model.softmax.masters.pairs, [model.softmax.gradient], scale)
-            add_scaled(model.masters.pairs, gradients, scale)
+            network.embedding_VE.addcmul_(dense_VE, scale)
+            add_scaled(network.softmax.masters.pairs, [network.softmax.gradient], scale)
+            add_scaled(network.masters.pairs, gradients, scale)
             return norm
 
     return _cudnn(config, weights, kind=DenseEmbedding, **chosen)
@@ -120,5 +120,7 @@ def _build(
     model: str, kind: type[TrainingStep], config: Config, weights: Weights, chosen: dict[str, Any]
 ) -> TorchBackend:
     trainee = TorchBackend(config, weights, Choice.create(framework="torch", **{**chosen, "model": model}))
-    trainee.training = kind(trainee)
+    trainee.training = kind(
+        trainee.network, execution=trainee.runtime.execution, ranks=trainee.ranks, seed=trainee.seed
+    )
     return trainee

@@ -1,6 +1,6 @@
-"""The language model in torch: the contract of ptb_lm.model.backend, the parameters, and scores.
+"""The language model in torch: the contract of ptb_lm.model.backend, and scores.
 
-ptb_lm.torch_backend.training_step holds what trains it.
+ptb_lm.torch_backend.network has the parameters, ptb_lm.torch_backend.training_step the training.
 
 Shapes: B = batch, T = time steps, N = T * B tokens, L = length of a row, E = embedding width,
 H = hidden units, V = vocabulary.
@@ -8,7 +8,7 @@ H = hidden units, V = vocabulary.
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,12 +26,12 @@ from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.torch_backend import cpu
-from ptb_lm.torch_backend.cells import Canonical, export_arrays, load_arrays
-from ptb_lm.torch_backend.loss import Loss, SoftmaxLayer, pack_loss
-from ptb_lm.torch_backend.precision import Masters
-from ptb_lm.torch_backend.runtime import Runtime, apply_execution, choose_execution
+from ptb_lm.torch_backend.cells import export_arrays
+from ptb_lm.torch_backend.loss import Loss, pack_loss
+from ptb_lm.torch_backend.network import Network
+from ptb_lm.torch_backend.runtime import Runtime, choose_execution
 from ptb_lm.torch_backend.settings import computation, enough_memory, flush_denormals
-from ptb_lm.torch_backend.stack import RecurrentStack, State, no_dropout
+from ptb_lm.torch_backend.stack import State, embed, no_dropout
 from ptb_lm.torch_backend.training_step import TrainingStep
 
 
@@ -51,16 +51,12 @@ def build(
 
 
 class TorchBackend(Backend):
-    """A language model in torch: embedding, recurrent layers, softmax.
+    """A language model in torch, with SGD.
 
     Attributes:
         runtime: Device, precision and execution.
-        stack: Layers for windows of any shape.
-        executed_stack: The same layers as --execution runs them, for windows of training's shape.
+        network: Parameters, and the modules that compute with them.
         window: Shape of training's windows, (B, T).
-        masters: Stored parameters of the layers.
-        softmax: Projection onto the vocabulary.
-        embedding_VE: Stored embedding.
 
     Args:
         config: Hyper-parameters.
@@ -88,34 +84,20 @@ class TorchBackend(Backend):
             host.keep_freed_memory()
             cpu.get_implementation()  # now: kernels that must be compiled are not left to the first call
         self.window = (config.batch_size // ranks.size, config.num_steps)
-        self.stack = RecurrentStack.build(
-            choice.model, config.embedding_width, config.layer_sizes, cell=config.cell
+        self.network = Network(
+            config,
+            self.runtime,
+            model=choice.model,
+            vocabulary_size=len(weights["embedding"]),
+            window=self.window,
         )
-        self.stack.to(self.device, self.precision.compute)
-        self.executed_stack = self.stack.with_execution(
-            partial(apply_execution, execution=self.runtime.execution, window=self.window)
-        )
-        self.masters = Masters(self.stack.trained_parameters(), self.precision.master)
-        vocabulary_size = len(weights["embedding"])
-        self.softmax = SoftmaxLayer(
-            config.layer_sizes[-1],
-            vocabulary_size,
-            device=self.device,
-            precision=self.precision,
-            by_word=config.tie_weights,
-        )
-        if config.tie_weights:
-            self.embedding_VE = self.softmax.kernel.T
-        else:
-            place: dict[str, Any] = {"device": self.device, "dtype": self.precision.master}
-            self.embedding_VE = torch.zeros(vocabulary_size, config.embedding_width, **place)
         self.load_weights(weights)
 
     @cached_property
     @enough_memory()
     def training(self) -> TrainingStep:
         """The training step and its state, made when it is first used."""
-        return TrainingStep(self)
+        return TrainingStep(self.network, execution=self.runtime.execution, ranks=self.ranks, seed=self.seed)
 
     @override
     def prepare_training(self) -> None:
@@ -141,36 +123,17 @@ class TorchBackend(Backend):
         exchange = self.training.exchange if "training" in vars(self) else None
         return {**self.runtime.environment(), **(exchange.environment() if exchange else {})}
 
-    def canonical(self) -> dict[str, Canonical]:
-        """Return the stored parameters by canonical name (ptb_lm.model.parameters)."""
-        layers = self.stack.canonical().items()
-        table = {
-            "embedding": Canonical(self.embedding_VE),
-            **{name: place._replace(parameter=self.masters[place.parameter]) for name, place in layers},
-            "softmax.kernel": Canonical(self.softmax.kernel),
-            "softmax.bias": Canonical(self.softmax.bias),
-        }
-        if self.config.tie_weights:
-            del table["softmax.kernel"]
-        return table
-
     @override
     def export_weights(self) -> Arrays:
-        return export_arrays(self.canonical())
+        return export_arrays(self.network.canonical())
 
     @override
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        load_arrays(self.canonical(), weights)
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Copy the stored parameters, after they were set, to the copies that are computed with."""
-        self.masters.refresh()
-        self.softmax.masters.refresh()
+        self.network.load(weights)
 
     @override
     def zero_state(self, batch_size: int) -> State:
-        return self.stack.zero_state(batch_size)
+        return self.network.stack.zero_state(batch_size)
 
     @override
     @enough_memory()
@@ -227,9 +190,11 @@ class TorchBackend(Backend):
     def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
         ids_N, targets_N = (to_time_major(words_BT, self.device).flatten() for words_BT in (x_BT, y_BT))
         # Compiled for one shape only: it would compile again for each of many other shapes.
-        stack = self.executed_stack if x_BT.shape == self.window else self.stack
-        output_TBH, state = stack(self.embed(ids_N, x_BT.shape[0]), state, dropout=no_dropout)
-        nll_N = self.softmax.losses(output_TBH.flatten(0, 1), targets_N)
+        stack = self.network.executed_stack if x_BT.shape == self.window else self.network.stack
+        output_TBH, state = stack(
+            embed(self.network.embedding_VE, ids_N, x_BT.shape[0], self.dtype), state, dropout=no_dropout
+        )
+        nll_N = self.network.softmax.losses(output_TBH.flatten(0, 1), targets_N)
         zero = nll_N.new_zeros((), dtype=torch.float64)
         return state, pack_loss(nll_N, *([zero] if self.precision.loss_scale == 1 else [zero, zero]))
 
@@ -243,12 +208,12 @@ class TorchBackend(Backend):
         hidden_NH, targets_N = hidden.flatten(0, 1), to_time_major(y_BT, self.device).flatten()
         batch, steps = x_BT.shape
         if lengths_B is None:
-            log_p_N = -self.softmax.losses_of_any_number(hidden_NH, targets_N)
+            log_p_N = -self.network.softmax.losses_of_any_number(hidden_NH, targets_N)
         else:  # without the padding, because the softmax is the larger part of the work
             step_TB = np.arange(steps)[:, None]
             (valid,) = torch.from_numpy((step_TB < lengths_B).ravel()).to(self.device).nonzero(as_tuple=True)
-            log_p_N = hidden_NH.new_zeros(len(targets_N), dtype=self.softmax.weight.dtype)
-            log_p_N[valid] = -self.softmax.losses_of_any_number(hidden_NH[valid], targets_N[valid])
+            log_p_N = hidden_NH.new_zeros(len(targets_N), dtype=self.network.softmax.weight.dtype)
+            log_p_N[valid] = -self.network.softmax.losses_of_any_number(hidden_NH[valid], targets_N[valid])
         return state, log_p_N.view(steps, batch).T.cpu().numpy()
 
     @override
@@ -256,7 +221,7 @@ class TorchBackend(Backend):
     @torch.no_grad()
     def next_words(self, x_BT: Words, state: State) -> tuple[State, NDArray[Any]]:
         output_TBH, state = self._compute_outputs(x_BT, state)
-        return state, self.softmax.log_probabilities(output_TBH[-1]).cpu().numpy()
+        return state, self.network.softmax.log_probabilities(output_TBH[-1]).cpu().numpy()
 
     @override
     def read(self, losses: Sequence[Loss]) -> list[StepMetrics]:
@@ -265,20 +230,18 @@ class TorchBackend(Backend):
             return []
         return [StepMetrics(*numbers) for numbers in torch.stack(list(losses)).tolist()]
 
-    def embed(self, ids_N: Tensor, batch: int) -> Tensor:
-        """Return the words' embeddings, [T, B, E]."""
-        return self.embedding_VE[ids_N].to(self.dtype).view(-1, batch, self.embedding_VE.shape[1])
-
     def _compute_outputs(
         self, x_BT: Words, state: State, lengths_B: Ids | None = None
     ) -> tuple[Tensor, State]:
         """Return the top layer's output [T, B, H] without dropout, and the state after."""
-        embedded_TBE = self.embed(to_time_major(x_BT, self.device).flatten(), x_BT.shape[0])
+        embedded_TBE = embed(
+            self.network.embedding_VE, to_time_major(x_BT, self.device).flatten(), x_BT.shape[0], self.dtype
+        )
         lengths = None if lengths_B is None else torch.from_numpy(lengths_B.astype(np.int64))
         # All products of the layers, some of which are torch's own: the setting is there, or not, for every
         # thread of the process, so that other calls would decide which library computes them.
         with cpu.use_float32_library(embedded_TBE):
-            output_TBH, after = self.stack(embedded_TBE, state, dropout=no_dropout, lengths_B=lengths)
+            output_TBH, after = self.network.stack(embedded_TBE, state, dropout=no_dropout, lengths_B=lengths)
         return output_TBH, after
 
 

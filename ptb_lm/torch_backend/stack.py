@@ -287,3 +287,8 @@ def draw_mask(place: Place, generator: torch.Generator, dtype: torch.dtype) -> T
     # torch can compare signed words alone.
     kept = (random.view(torch.int16) ^ -(2**15)) <= most - 2**15
     return mask.copy_(kept).div_(place.keep_prob)
+
+
+def embed(embedding_VE: Tensor, ids_N: Tensor, batch: int, dtype: torch.dtype) -> Tensor:
+    """Return the embeddings of words in time-major order, [T, B, E]."""
+    return embedding_VE[ids_N].to(dtype).view(-1, batch, embedding_VE.shape[1])

@@ -5,10 +5,8 @@ A model makes a `TrainingStep` when it is first trained; one that only scores ha
 Shapes: B = batch, T = time steps, N = T * B tokens, E = embedding width, H = hidden units, V = vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
@@ -16,15 +14,14 @@ from torch import Tensor
 
 from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays
+from ptb_lm.model.ranks import Ranks
 from ptb_lm.torch_backend import cpu, rank_state
 from ptb_lm.torch_backend.exchange import GradientExchange, WindowGradients
 from ptb_lm.torch_backend.graph import CudaGraph, Graph, GraphedStep, WindowStep
 from ptb_lm.torch_backend.loss import Loss, add_by_word, global_norm, pack_loss, sum_by_word
+from ptb_lm.torch_backend.network import Network
 from ptb_lm.torch_backend.precision import LossScale
-from ptb_lm.torch_backend.stack import State, WindowDropout, apply_in_order, mask_weights
-
-if TYPE_CHECKING:
-    from ptb_lm.torch_backend.backend import TorchBackend
+from ptb_lm.torch_backend.stack import State, WindowDropout, apply_in_order, embed, mask_weights
 
 
 class TrainingStep:
@@ -38,38 +35,41 @@ class TrainingStep:
         run: `compute`, as --execution runs it.
 
     Args:
-        model: Model to train.
+        network: Network to train.
+        execution: Form of a step, as --execution names it.
+        ranks: Processes that train the network together.
+        seed: Seed of dropout, of all ranks.
     """
 
-    def __init__(self, model: TorchBackend) -> None:
-        self.model, self.ranks = model, model.ranks
-        self.state_names = cells.get(model.config.cell).state_names
-        self.parameters = model.stack.trained_parameters()
-        vocabulary_size = len(model.embedding_VE)
+    def __init__(self, network: Network, *, execution: str, ranks: Ranks, seed: int) -> None:
+        self.network, self.ranks = network, ranks
+        self.state_names = cells.get(network.config.cell).state_names
+        self.parameters = network.stack.trained_parameters()
+        vocabulary_size = len(network.embedding_VE)
         self.dropout = WindowDropout(
-            model.config,
+            network.config,
             vocabulary_size,
-            device=model.device,
-            dtype=model.dtype,
-            seed=rank_state.derive_seed(model.seed, self.ranks),
+            device=network.device,
+            dtype=network.dtype,
+            seed=rank_state.derive_seed(seed, ranks),
         )
         self.exchange: GradientExchange | None = None
         if self.ranks.size > 1:
             self.exchange = GradientExchange(
                 self.ranks,  # type: ignore[arg-type]
-                device=model.device,
-                precision=model.precision,
+                device=network.device,
+                precision=network.precision,
                 vocabulary_size=vocabulary_size,
             )
         self.loss_scale: LossScale | None = None
-        if model.precision.loss_scale != 1:
-            self.loss_scale = LossScale(model.precision.loss_scale, device=model.device)
-        self.rate = torch.zeros((), device=model.device, dtype=torch.float64)
+        if network.precision.loss_scale != 1:
+            self.loss_scale = LossScale(network.precision.loss_scale, device=network.device)
+        self.rate = torch.zeros((), device=network.device, dtype=torch.float64)
         self._rate_on_device = 0.0
         self._averages: MovingAverage | None = None
         self.run: WindowStep = self.compute
-        if model.runtime.execution == "graph":
-            self.run = self.capture(CudaGraph(model.device, self.dropout.generator))
+        if execution == "graph":
+            self.run = self.capture(CudaGraph(network.device, self.dropout.generator))
 
     def capture(self, graph: Graph) -> GraphedStep:
         """Return `compute` as a graph that is captured at its first call."""
@@ -89,23 +89,23 @@ class TrainingStep:
 
     def compute(self, ids_N: Tensor, targets_N: Tensor, state: State) -> tuple[State, Loss]:
         """Do a step at the learning rate in `rate`; nothing here waits for the device."""
-        model, batch = self.model, len(state[0][0])
+        network, batch = self.network, len(state[0][0])
         masks = self.dropout.draw(batch, len(ids_N) // batch)
-        weight_masks = model.stack.masks_by_parameter(masks.weights)
-        embedded_TBE = model.embed(ids_N, batch).requires_grad_()
+        weight_masks = network.stack.masks_by_parameter(masks.weights)
+        embedded_TBE = embed(network.embedding_VE, ids_N, batch, network.dtype).requires_grad_()
         x_TBE = embedded_TBE
         if "embedding" in masks.weights:
             x_TBE = x_TBE * masks.weights["embedding"][ids_N].view(-1, batch, 1)
         with mask_weights(weight_masks):
-            output_TBH, state = model.executed_stack(x_TBE, state, dropout=apply_in_order(masks.units))
-            nll_N, d_output_NH = model.softmax.loss_and_gradients(
+            output_TBH, state = network.executed_stack(x_TBE, state, dropout=apply_in_order(masks.units))
+            nll_N, d_output_NH = network.softmax.loss_and_gradients(
                 output_TBH.detach().flatten(0, 1),
                 targets_N,
-                model.precision.loss_scale / (batch * self.ranks.size),
+                network.precision.loss_scale / (batch * self.ranks.size),
                 fraction=self.loss_scale.fraction if self.loss_scale else None,
             )
             if self.exchange:
-                self.exchange.start_reduce(model.softmax.gradient)
+                self.exchange.start_reduce(network.softmax.gradient)
             d_embedded_TBE, *gradients = torch.autograd.grad(
                 inject_gradient(output_TBH, d_output_NH.view_as(output_TBH)),
                 [embedded_TBE, *self.parameters],
@@ -135,12 +135,12 @@ class TrainingStep:
                 unless the softmax uses them all.
             gradients: Gradients with respect to the stack's parameters.
         """
-        model, softmax = self.model, self.model.softmax
+        network, softmax = self.network, self.network.softmax
         word_gradients: list[Tensor] = []
-        if model.config.tie_weights:
+        if network.config.tie_weights:
             add_by_word(softmax.kernel_gradient.T, ids_N, d_embedded_NE)
         else:
-            d_embedded_NE = d_embedded_NE.to(model.embedding_VE.dtype)
+            d_embedded_NE = d_embedded_NE.to(network.embedding_VE.dtype)
             word_gradients = [sum_by_word(d_embedded_NE, ids_N)]
         norm = global_norm([*word_gradients, softmax.gradient, *gradients]) / self.scale_of_loss()
         if self.exchange:
@@ -152,10 +152,10 @@ class TrainingStep:
             scale, d_embedded_NE, *gradients = (
                 each.masked_fill(overflowed, 0) for each in (scale, d_embedded_NE, *gradients)
             )
-        if not model.config.tie_weights:
-            model.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
+        if not network.config.tie_weights:
+            network.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
         add_scaled(softmax.masters.pairs, [softmax.gradient], scale)
-        add_scaled(model.masters.pairs, gradients, scale)
+        add_scaled(network.masters.pairs, gradients, scale)
         return norm
 
     def scale_of_update(self, norm: Tensor) -> Tensor:
@@ -164,19 +164,19 @@ class TrainingStep:
         Args:
             norm: Global norm of the gradients, [].
         """
-        bound = self.model.config.max_grad_norm
+        bound = self.network.config.max_grad_norm
         # Tensors, not numbers: the device's step is not waited for.
         scale = -self.rate * bound / (norm.clamp(min=bound) * self.scale_of_loss())
-        return scale.to(self.model.precision.master)
+        return scale.to(self.network.precision.master)
 
     def scale_of_loss(self) -> Tensor | float:
         """Return the factor of this step's loss, and so of its gradients."""
-        return self.loss_scale.scale if self.loss_scale else self.model.precision.loss_scale
+        return self.loss_scale.scale if self.loss_scale else self.network.precision.loss_scale
 
     def average(self, weight: float) -> None:
         """Move the averages of the parameters towards them; see ptb_lm.model.backend.Backend."""
         if self._averages is None:
-            self._averages = MovingAverage([place.value for place in self.model.canonical().values()])
+            self._averages = MovingAverage([place.value for place in self.network.canonical().values()])
         else:
             self._averages.update(weight)
 
@@ -184,26 +184,26 @@ class TrainingStep:
         """Exchange the parameters and their averages; a second call undoes it, to the bit."""
         assert self._averages is not None, "average was called before"
         self._averages.swap()
-        self.model.refresh()
+        self.network.refresh()
 
     def export_state(self, state: State) -> Arrays:
         """Return the carried state, the state of the dropout stream, and in float16 the loss scale."""
-        carried = rank_state.export_carried(state, self.state_names, self.model.precision.master)
+        carried = rank_state.export_carried(state, self.state_names, self.network.precision.master)
         return {
             **rank_state.gather_state(carried, self.dropout.generator, self.ranks),
             # A run continues with its own way to compute, even if this machine would choose another.
-            **({"torch.cpu": cpu.export_implementation()} if self.model.device.type == "cpu" else {}),
+            **({"torch.cpu": cpu.export_implementation()} if self.network.device.type == "cpu" else {}),
             **(self.loss_scale.export() if self.loss_scale else {}),
         }
 
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set a state that `export_state` returned, and return the carried state."""
         rank_state.restore_generator(self.dropout.generator, arrays[rank_state.GENERATOR], self.ranks)
-        if self.model.device.type == "cpu" and "torch.cpu" in arrays:
+        if self.network.device.type == "cpu" and "torch.cpu" in arrays:
             cpu.restore_implementation(arrays["torch.cpu"])
         if self.loss_scale:
             self.loss_scale.load(arrays)
-        return rank_state.restore_carried(arrays, self.state_names, self.model.zero_state, self.ranks)
+        return rank_state.restore_carried(arrays, self.state_names, self.network.stack.zero_state, self.ranks)
 
 
 class MovingAverage:

@@ -199,7 +199,7 @@ def test_memory_is_bounded_and_changes_nothing(
     assert len(WORDS) < word_size
     assert max(sizes) * word_size <= max(logits, word_size)
     buffers: Any = model.backend
-    kept = [len(inputs) for free in buffers.softmax._free.values() for inputs, _ in free]
+    kept = [len(inputs) for free in buffers.network.softmax._free.values() for inputs, _ in free]
     assert max(kept) * word_size <= max(logits, word_size)
 
 

@@ -48,13 +48,13 @@ def test_evaluation_is_executed_for_training_s_windows_alone(execution: str, sho
     choice = {"execution": execution, "precision": "fp64" if execution == "compile" else "fp32"}
     trained, both = (build(short_config, model="basic", **choice) for _ in range(2))
     windows, shapes = random_windows(short_config, VOCABULARY, 4, seed=2), list[tuple[int, ...]]()
-    stack = both.executed_stack
+    stack = both.network.executed_stack
 
     def note_shape(x_TBE: Tensor, state: Any, **more: Any) -> Any:
         shapes.append(tuple(x_TBE.shape[:2]))
         return stack(x_TBE, state, **more)
 
-    both.executed_stack = note_shape
+    both.network.executed_stack = note_shape
     state, other = trained.zero_state(batch), both.zero_state(batch)
     for x_BT, y_BT in windows:
         state, _ = trained.train_step(x_BT, y_BT, state, learning_rate=0.7)

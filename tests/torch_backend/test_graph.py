@@ -56,7 +56,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def build(config: Config, model: str, precision_name: str, kind: type[TrainingStep] = TrainingStep) -> Any:
     choice = Choice.create(model=model, execution="eager", device="cpu", precision=precision_name, seed=3)
     built = TorchBackend(config, random_weights(config, VOCABULARY, seed=1), choice)
-    built.training = kind(built)
+    built.training = kind(built.network, execution="eager", ranks=built.ranks, seed=built.seed)
     return built
 
 
@@ -188,9 +188,9 @@ class NumberForRate(TrainingStep):
     """Its update reads the rate as a number, which a capture would keep."""
 
     def scale_of_update(self, norm: torch.Tensor) -> torch.Tensor:
-        bound = self.model.config.max_grad_norm
+        bound = self.network.config.max_grad_norm
         scale = -self._rate_on_device * bound / (norm.clamp(min=bound) * self.scale_of_loss())
-        return scale.to(self.model.precision.master)
+        return scale.to(self.network.precision.master)
 
 
 class RateNotSent(TrainingStep):

@@ -40,7 +40,7 @@ def test_a_step_takes_denormal_numbers_for_zero_and_no_other_work_does(tiny_conf
     choice = Choice.create(device="cpu", model="block_fused")
     built: Any = backend.build(tiny_config, random_weights(tiny_config, 11, seed=1), choice)
     zeros = list[bool]()
-    built.executed_stack.register_forward_hook(
+    built.network.executed_stack.register_forward_hook(
         lambda *_: zeros.append((torch.full((), 1e-38) * 0.01).item() == 0)
     )
     ((x_BT, y_BT),) = random_windows(tiny_config, 11, 1, seed=2)
@@ -68,6 +68,6 @@ def test_cudnn_finds_a_layer_s_weights_in_one_piece(precision: str, tiny_config:
         with built.use_averages():
             built.evaluate_step(x_BT, y_BT, built.zero_state(3))
     built.load_weights(built.export_weights())
-    for layer in built.stack.layers:
+    for layer in built.network.stack.layers:
         pieces = {parameter.untyped_storage().data_ptr() for parameter in layer.module.parameters()}
         assert len(pieces) == 1

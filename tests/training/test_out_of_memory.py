@@ -156,7 +156,7 @@ def test_nothing_is_written_without_memory_for_what_only_training_needs(
 ) -> None:
     data, run = runs.write_corpus(tmp_path / "data"), tmp_path / "run"
 
-    def too_large(self: TrainingStep, *given: Any) -> None:
+    def too_large(self: TrainingStep, *given: Any, **named: Any) -> None:
         torch.empty(2**60)
 
     monkeypatch.setattr(TrainingStep, "__init__", too_large)

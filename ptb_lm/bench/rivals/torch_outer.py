@@ -31,7 +31,7 @@ from ptb_lm.torch_backend.layers import StackLayer
 from ptb_lm.torch_backend.loss import Loss
 from ptb_lm.torch_backend.runtime import apply_execution, check_compiler
 from ptb_lm.torch_backend.settings import computation
-from ptb_lm.torch_backend.stack import Dropout, RecurrentStack, State, no_dropout
+from ptb_lm.torch_backend.stack import Dropout, RecurrentStack, State, embed, no_dropout
 
 # Returns the output and each layer's state, of the input and each layer's state.
 Run: TypeAlias = Callable[[Tensor, list[Any]], tuple[Tensor, list[Any]]]
@@ -74,8 +74,8 @@ class Scripted(TorchBackend):
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         super().__init__(config, weights, choice)
         # No layer has two directions, and none is torch.nn.LSTM: the registry has no such model.
-        layers = Layers(cast("list[Layer]", list(self.stack.layers)))
-        self.executed_stack = Stack(apply_execution(cast(Layer, layers), "jit"))
+        layers = Layers(cast("list[Layer]", list(self.network.stack.layers)))
+        self.network.executed_stack = Stack(apply_execution(cast(Layer, layers), "jit"))
 
     @property
     @override
@@ -93,7 +93,7 @@ class Compiled(TorchBackend):
         # Without these torch leaves the gradients and torch.nn.LSTM out of the graph.
         torch._dynamo.config.trace_autograd_ops = True
         torch._dynamo.config.allow_rnn = True
-        self.executed_stack = Stack(self._run_layers)
+        self.network.executed_stack = Stack(self._run_layers)
         self.training.run = torch.compile(self.training.compute, fullgraph=True, dynamic=False)
         self._scored = torch.compile(self._losses, fullgraph=True, dynamic=False)
 
@@ -113,14 +113,14 @@ class Compiled(TorchBackend):
         )
 
     def _losses(self, ids_N: Tensor, targets_N: Tensor, state: State) -> tuple[State, Loss]:
-        embedded_TBE = self.embed(ids_N, len(state[0][0]))
-        output_TBH, state = self.executed_stack(embedded_TBE, state, dropout=no_dropout)
-        nll = self.softmax.losses(output_TBH.flatten(0, 1), targets_N).sum(dtype=torch.float64)
+        embedded_TBE = embed(self.network.embedding_VE, ids_N, len(state[0][0]), self.dtype)
+        output_TBH, state = self.network.executed_stack(embedded_TBE, state, dropout=no_dropout)
+        nll = self.network.softmax.losses(output_TBH.flatten(0, 1), targets_N).sum(dtype=torch.float64)
         return state, torch.stack([nll, torch.zeros_like(nll)])
 
     def _run_layers(self, x_TBI: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
         after: list[Any] = []
-        for layer, before in zip(self.stack.layers, state, strict=True):
+        for layer, before in zip(self.network.stack.layers, state, strict=True):
             if isinstance(layer, StackLayer):
                 x_TBI, last = layer(x_TBI, [before])
                 after += last

@@ -44,7 +44,7 @@ def test_a_stack_in_one_graph_computes_what_the_reference_does(name: str, passes
 
 def test_all_layers_are_one_module_of_torchscript() -> None:
     model = built("basic")
-    run = model.executed_stack.run
+    run = model.network.executed_stack.run
     assert isinstance(run, torch.jit.ScriptModule)
     assert len(list(run.parameters())) == 2 * 3
     assert "TorchScript" in model.engine
