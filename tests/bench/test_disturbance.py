@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from ptb_lm.bench import disturbance
+from ptb_lm.bench.run import machine
 from ptb_lm.common import host
 
 # Prints what others took, what a process took that it started, the wall seconds and the cores.
 MEASURE = """
 import json, os, subprocess, sys, time
 from ptb_lm.common import host
-from ptb_lm.bench.disturbance import watch_others
+from ptb_lm.bench.run.machine import watch_others
 others, start = watch_others(), time.perf_counter()
 child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
 time.sleep(1)
@@ -62,6 +62,6 @@ def test_a_disturbed_block_is_measured_again(others: list[float | None], tries: 
         {"others": taken, "seconds": seconds} for taken, seconds in zip(others, (9, 1, 7, 3), strict=False)
     ]
     left = iter(blocks)
-    found = disturbance.least_disturbed(lambda: next(left))
+    found = machine.least_disturbed(lambda: next(left))
     assert found is blocks[kept]
     assert [*left] == blocks[tries:]

@@ -19,7 +19,7 @@ import pytest
 from runs import refusal, run_command, without_checksum
 
 from ptb_lm.bench import __main__ as bench
-from ptb_lm.bench import commands, disturbance, variants
+from ptb_lm.bench import commands, variants
 from ptb_lm.bench import rows as bench_rows
 from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.run import machine as bench_machine
@@ -97,7 +97,7 @@ def _brief(machine: Machine) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commands, "Machine", lambda device: {"cpu": machine}[device])
         patch.setitem(bench_machine.WIDTH, "cpu", 256)
-        patch.setattr(disturbance, "TRIES", 1)
+        patch.setattr(bench_machine, "TRIES", 1)
         patch.setattr(timed_steps, "BLOCK_SECONDS", 0.1)
         yield
 

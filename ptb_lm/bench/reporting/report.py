@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ptb_lm.bench.disturbance import DISTURBANCE_LIMIT
 from ptb_lm.bench.findings import Group, Summary, distinct
 from ptb_lm.bench.intervals import spread
 from ptb_lm.bench.reporting import answer, formats, page, sections
 from ptb_lm.bench.reporting.page import Document
 from ptb_lm.bench.reporting.plots import MISSING
 from ptb_lm.bench.rows import Row
+from ptb_lm.bench.run.machine import DISTURBANCE_LIMIT
 from ptb_lm.bench.run.record import PACKAGES
 from ptb_lm.bench.summary import summarise
 from ptb_lm.bench.variants import original

@@ -1,22 +1,35 @@
-"""The machine: which device it has, and its own rates, measured beside each row.
+"""The machine: its device, its own rates, measured beside each row, and what other processes take of it.
 
 Its limit in matrix multiplication is looked for among large square matrices and the products of a training
 step. A product is of an [m, k] and a [k, n] matrix.
+
+Threads that share a step wait for each other hundreds of times in it. So a process that takes part of a core
+now and then can hold up a block many times over. While other programs worked, a block of 1.5 s was seen to
+take 58 s. Such a block is measured again. What decides is what the others took, never how long the block was.
 """
 
+import contextlib
 import functools
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ptb_lm.bench.run.process import Process, WorkerError
 from ptb_lm.bench.workloads import LanguageTask, Task
+from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
 
 # The variables that libraries read how many threads to use from.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 WIDTH = {"cpu": 2048, "cuda": 8192}  # of the square matrices that are multiplied beside a workload's own
+
+DISTURBANCE_LIMIT = 0.1  # of a core that others took, from which on a block is measured again
+TRIES = 3  # at most; what counts is the block beside which others took the least
+# Columns of /proc/stat: user, nice, system, interrupts and those put off, and what the host gave to others.
+_BUSY = (1, 2, 3, 6, 7, 8)
 
 
 class Product(NamedTuple):
@@ -154,3 +167,63 @@ def with_gradients(forward: Mapping[str, Product], *, frozen_inputs: Sequence[st
         for each in (product, *([] if kernel in frozen_inputs else [by_inputs]), by_weights):
             found.setdefault(each[1:], each)
     return list(found.values())
+
+
+def watch_others() -> Callable[[], float | None]:
+    """Begin to measure the part of this process's cores that others take.
+
+    The processes of this process's session are no others: a worker has a session of its own, with what it
+    starts.
+
+    Returns:
+        A function that returns how many cores others took since, on average; None where the system does not
+        tell.
+    """
+    start, before = time.perf_counter(), _seconds_of_others()
+
+    def cores() -> float | None:
+        now, seconds = _seconds_of_others(), time.perf_counter() - start
+        if before is None or now is None or seconds <= 0:
+            return None
+        return max(0.0, (now - before) / seconds)
+
+    return cores
+
+
+def least_disturbed(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Measure a block, and again while others take too much; return the one beside which they took the least.
+
+    Args:
+        measure: A function that returns a block, with the cores that others took as "others".
+    """
+    blocks: list[dict[str, Any]] = []
+    while len(blocks) < TRIES:
+        blocks.append(measure())
+        others = blocks[-1]["others"]
+        if others is None or others <= DISTURBANCE_LIMIT:
+            return blocks[-1]
+    return min(blocks, key=lambda block: float(block["others"]))
+
+
+def _seconds_of_others() -> float | None:
+    """Return the seconds of this process's cores that were not its session's; None if unknown."""
+    try:
+        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    cores = {f"cpu{core}" for core in host.cores()}
+    fields = [line.split() for line in lines if line.partition(" ")[0] in cores]
+    busy = sum(int(row[column]) for row in fields for column in _BUSY)
+    # With the ticks of the children that a process has waited for.
+    ours = sum(sum(map(int, fields[11:15])) for _, fields in session_processes())
+    return (busy - ours) / host.HERTZ
+
+
+def session_processes() -> Iterator[tuple[Path, list[str]]]:
+    """Yield the folder in /proc of each process of this session, and what its stat says behind the name."""
+    session = os.getsid(0)
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            fields = path.read_text(errors="replace").rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                yield path.parent, fields

@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 
 from ptb_lm.bench import rows
-from ptb_lm.bench.disturbance import least_disturbed
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.run import process
-from ptb_lm.bench.run.machine import Machine, products
+from ptb_lm.bench.run.machine import Machine, least_disturbed, products
 from ptb_lm.bench.run.process import TIMEOUT, Pool, Worker, WorkerError
 from ptb_lm.bench.run.record import Record
 from ptb_lm.bench.run.timed_steps import Plan, WarmUp, plan_blocks

@@ -26,9 +26,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from ptb_lm.bench import check, disturbance, variants
+from ptb_lm.bench import check, variants
 from ptb_lm.bench.check import expected
-from ptb_lm.bench.run import record, timed_steps
+from ptb_lm.bench.run import machine, record, timed_steps
 from ptb_lm.bench.run.process import WorkerError
 from ptb_lm.bench.run.timed_steps import TimedSteps
 from ptb_lm.bench.selection import Options
@@ -47,7 +47,7 @@ class BlockTimer:
     def block(self, pass_name: str, steps: int, *, untimed: int) -> dict[str, Any]:
         """Do steps of a pass; return their "seconds", "others" in cores, and "peak_memory" of the pass."""
         _reset_peak()
-        others = disturbance.watch_others()
+        others = machine.watch_others()
         seconds = self._steps.block(pass_name, steps, untimed=untimed)
         cores = others()
         found = {"host_bytes": host_memory(), "device_bytes": self._steps.device_memory()}
@@ -215,7 +215,7 @@ def separate_answers() -> Iterator[TextIO]:
 
 def _reset_peak() -> None:
     """Reset the peak of host memory, where the system can: Linux."""
-    for folder, _ in disturbance.session_processes():
+    for folder, _ in machine.session_processes():
         with contextlib.suppress(OSError):
             (folder / "clear_refs").write_text("5")
 
@@ -226,7 +226,7 @@ def host_memory() -> int:
     The peaks of all processes of a variant are added.
     """
     peaks = []
-    for folder, _ in disturbance.session_processes():
+    for folder, _ in machine.session_processes():
         with contextlib.suppress(OSError):
             found = re.search(r"^VmHWM:\s*(\d+) kB$", (folder / "status").read_text(), re.MULTILINE)
             if found:
