@@ -131,9 +131,10 @@ def stream_of(built: Any) -> Any:
 def drawn_by(built: Any, *, execution: str = "eager") -> Callable[[], Masks[np.ndarray]]:
     """Return a function that draws a backend's next masks, without any training."""
     size = {"batch": built.config.batch_size, "steps": built.config.num_steps}
+    stream = stream_of(built)  # made here: `draw` may be traced into a graph
 
     def draw() -> Any:
-        masks = stream_of(built).draw(**size)
+        masks = stream.draw(**size)
         return dict(masks.weights), list(masks.units)
 
     if execution == "xla":  # it makes other masks of the stream
