@@ -236,7 +236,7 @@ class SecondBiasTrained(Wrapped):
         return taken
 
     def _biases(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for layer in self.model.network.stack.layers:
+        for layer in getattr(self.model, "network", self.model).stack.layers:
             for suffix in layer.suffixes:
                 yield tuple(
                     layer.module.get_parameter(f"bias_{kind}_{suffix}").detach() for kind in ("ih", "hh")
