@@ -216,6 +216,16 @@ def container_memory_limit() -> float:
     return min(map(_read_limit, _CONTAINER_LIMITS))
 
 
+def machine_memory() -> tuple[int, int]:
+    """Return the machine's (available, total) memory in bytes; nothing available where that is unknown."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0, 1
+    kibibytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    return kibibytes["MemAvailable"] * 1024, kibibytes["MemTotal"] * 1024
+
+
 def _machine_limit() -> float:
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

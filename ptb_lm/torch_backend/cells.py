@@ -101,3 +101,9 @@ class CanonicalLayer(Layer):
     @override
     def canonical(self) -> dict[str, Canonical]:
         return {name: Canonical(parameter) for name, parameter in self.named_parameters()}
+
+
+def widen_cell(state: LayerState) -> LayerState:
+    """Return an LSTM's state whose c, a sum that grows at every step, is of float32 at least."""
+    h_BH, c_BH = state
+    return h_BH, c_BH.to(torch.promote_types(c_BH.dtype, torch.float32))

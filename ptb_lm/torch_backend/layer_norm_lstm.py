@@ -9,7 +9,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from ptb_lm.model.cells.layer_norm_lstm import EPSILON
-from ptb_lm.torch_backend.cells import CanonicalLayer, LayerState, LSTMState
+from ptb_lm.torch_backend.cells import CanonicalLayer, LayerState, LSTMState, widen_cell
 
 
 class BasicLayer(CanonicalLayer):
@@ -30,8 +30,7 @@ class BasicLayer(CanonicalLayer):
 
     @override
     def zero_state(self, batch_size: int) -> LayerState:
-        h_BH, c_BH = super().zero_state(batch_size)
-        return h_BH, c_BH.to(torch.promote_types(c_BH.dtype, torch.float32))
+        return widen_cell(super().zero_state(batch_size))
 
     @override
     def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:

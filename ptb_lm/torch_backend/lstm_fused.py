@@ -22,7 +22,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from ptb_lm.torch_backend import cpu
-from ptb_lm.torch_backend.cells import CanonicalLayer, LayerState, LSTMState
+from ptb_lm.torch_backend.cells import CanonicalLayer, LayerState, LSTMState, widen_cell
 from ptb_lm.torch_backend.native import Kernels
 
 
@@ -38,8 +38,7 @@ class BlockFusedLayer(CanonicalLayer):
 
     @override
     def zero_state(self, batch_size: int) -> LayerState:
-        h_BH, c_BH = super().zero_state(batch_size)
-        return h_BH, c_BH.to(torch.promote_types(c_BH.dtype, torch.float32))
+        return widen_cell(super().zero_state(batch_size))
 
     @override
     def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:

@@ -21,7 +21,7 @@ def test_a_container_s_limit_counts(
     """Beside two workers of 2 GiB a third leaves 4 GiB of 10, and 2 of 8, which is less than 0.3."""
     (tmp_path / "memory.max").write_text(f"{limit}\n")
     monkeypatch.setattr(host, "_CONTAINER_LIMITS", [str(tmp_path / "memory.max")])
-    monkeypatch.setattr(process, "_host_memory", lambda: (60 * GIB, 64 * GIB))
+    monkeypatch.setattr(host, "machine_memory", lambda: (60 * GIB, 64 * GIB))
     monkeypatch.setattr(
         process, "Worker", lambda *_, **__: SimpleNamespace(memory=2 * GIB, close=lambda: None)
     )

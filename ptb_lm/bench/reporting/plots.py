@@ -8,6 +8,7 @@ import base64
 import html
 import io
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,24 +43,24 @@ MISSING = f"matplotlib is not installed; {how_to_install('bench')}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plot:
+class Plot(ABC):
     """A picture with a title."""
 
     title: str
 
     @property
+    @abstractmethod
     def height(self) -> float:
         """The height in inches."""
-        raise NotImplementedError
 
     @property
     def legend_height(self) -> float:
         """The height in inches that a legend takes below all axes."""
         return 0.0
 
+    @abstractmethod
     def draw(self, figure: "Figure") -> None:
         """Draw it into an empty figure."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -292,19 +292,9 @@ class Pool:
     def _make_room(self) -> None:
         while self._workers:
             taken = [worker.memory for worker in self._workers.values()]
-            available, total = _host_memory()
+            available, total = host.machine_memory()
             # A container may have less than its machine, and tells of all that is taken in it, caches too.
             limit = min(total, host.container_memory_limit())
             if min(available, limit - sum(taken)) - max(taken) > FREE_SHARE * limit:
                 return
             self.drop(next(iter(self._workers)))
-
-
-def _host_memory() -> tuple[int, int]:
-    """Return the machine's (available, total) memory in bytes; nothing available where that is unknown."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return 0, 1
-    kibibytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-    return kibibytes["MemAvailable"] * 1024, kibibytes["MemTotal"] * 1024

@@ -4,6 +4,7 @@ import functools
 import itertools
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -85,7 +86,7 @@ def plan_blocks(workload: Workload, *, step_seconds: float, limit: float, steps:
     )
 
 
-class TimedSteps:
+class TimedSteps(ABC):
     """The steps of a task, as a worker times them.
 
     Attributes:
@@ -102,9 +103,9 @@ class TimedSteps:
         """Description of the code that computes the layers; after a step, of the code that did."""
         return str(self.model.engine)
 
+    @abstractmethod
     def restart(self) -> None:
         """Begin anew at a training run's initial weights."""
-        raise NotImplementedError
 
     def losses(self, pass_name: str, steps: int) -> list[float]:
         """Do some steps; return their losses, which the device has computed by then."""
