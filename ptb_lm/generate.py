@@ -93,15 +93,11 @@ def _generate(arguments: argparse.Namespace) -> int:
 
 def _print(prompt: str, words: Iterable[str], treatment: "Treatment") -> None:
     """Print a text as it comes, a sentence a line."""
-    from ptb_lm.data.vocabulary import EOS
-
     print(prompt, end="", flush=True)
-    space, is_end = treatment.gap if prompt and not prompt[-1].isspace() else "", False
-    for word in words:
-        is_end = word == EOS
-        print("\n" if is_end else space + streams.escape_for(treatment.join([word])), end="", flush=True)
-        space = "" if is_end else treatment.gap
-    if not is_end:
+    piece = ""
+    for piece in treatment.pieces(words, after=prompt):
+        print(piece if piece == "\n" else streams.escape_for(piece), end="", flush=True)
+    if piece != "\n":
         print(flush=True)
 
 

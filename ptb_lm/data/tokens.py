@@ -1,7 +1,7 @@
 """Turn text into words: split at white space or tokenized, optionally in lower case, with N for numbers."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -104,6 +104,13 @@ class Treatment:
         """Return words as a person reads them."""
         text = self.gap.join(words)
         return text if self.gap else text.replace(SPACE, " ")
+
+    def pieces(self, words: Iterable[str], *, after: str) -> Iterator[str]:
+        """Yield the text of each word, with the gap before it, behind a text; a newline for `<eos>`."""
+        gap = self.gap if after and not after[-1].isspace() else ""
+        for word in words:
+            yield "\n" if word == EOS else gap + self.join([word])
+            gap = "" if word == EOS else self.gap
 
     @property
     def gap(self) -> str:

@@ -29,7 +29,7 @@ from ptb_lm.data.tokens import SPACE
 
 pytest.importorskip("torch")
 
-from ptb_lm.inference.play import LARGEST, Server, reading
+from ptb_lm.inference.play import LARGEST, Server
 from ptb_lm.inference.play import page as play_page
 from ptb_lm.training import tensors
 
@@ -98,8 +98,8 @@ def rows_of(page: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("text", ["w1\n\nw2\n", "w1\x0bw2\u2028w3\x85", "\n w1", "w1\r\n\r\nw2\r\n\r\n"])
 def test_the_perplexity_is_that_of_score(text: str, model: Any) -> None:
-    found = reading.read(model, text)
-    assert reading.perplexity(found) == pytest.approx(model.perplexity(text), rel=1e-5)
+    found = play_page.read(model, text)
+    assert play_page.perplexity(found) == pytest.approx(model.perplexity(text), rel=1e-5)
     assert [word.word for word in found] == [word for line in model.score(text) for word in line.words]
 
 
@@ -129,8 +129,10 @@ def test_each_word_has_its_surprise_and_the_likeliest(port: int, model: Any) -> 
 
 
 def test_a_perplexity_beyond_the_largest_float_is_said() -> None:
-    words = [reading.ReadWord(word="w1", unknown=False, bits=bits, likeliest=()) for bits in (1030.0, 1040.0)]
-    assert reading.perplexity(words) == math.inf
+    words = [
+        play_page.ReadWord(word="w1", unknown=False, bits=bits, likeliest=()) for bits in (1030.0, 1040.0)
+    ]
+    assert play_page.perplexity(words) == math.inf
     answer = play_page.write_page(play_page.PageContent(text="w1 w1", words=words), model="")
     assert re.search("Perplexity .* largest float .2 words", answer)
 
@@ -154,16 +156,16 @@ def test_the_space_after_a_prompt_is_read_among_characters(tmp_path: Path) -> No
     fields = {"prompt": "ab ", "length": "1", "temperature": "0"}
     spaced = dict(model.predict("ab ", 5))
     del spaced["<unk>"]  # it is not drawn
-    assert reading.continue_prompt(model, fields).words == (max(spaced, key=spaced.__getitem__),)
+    assert play_page.continue_prompt(model, fields).words == (max(spaced, key=spaced.__getitem__),)
     without = ptb_lm.load(
         runs.write_run(tmp_path / "without", words[:-1], data="text", tokenize="characters")
     )
-    assert reading.continue_prompt(without, fields).unknown == (SPACE,)
+    assert play_page.continue_prompt(without, fields).unknown == (SPACE,)
     assert (
-        reading.continue_prompt(without, {**fields, "prompt": "ab\na"}).unknown == ()
+        play_page.continue_prompt(without, {**fields, "prompt": "ab\na"}).unknown == ()
     )  # between is an <eos>
     with pytest.raises(UserError, match="501 words"):
-        reading.continue_prompt(model, {**fields, "prompt": "ab" * 250 + " "})
+        play_page.continue_prompt(model, {**fields, "prompt": "ab" * 250 + " "})
 
 
 def test_it_opens_with_a_sentence_that_is_read_already(port: int, run: Path, model: Any) -> None:

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.inference.language_model import LanguageModel
-from ptb_lm.inference.play import reading
+from ptb_lm.inference.play import page
 from ptb_lm.inference.play.page import PageContent, write_page
 
 HOST = "127.0.0.1"
@@ -68,8 +68,8 @@ class Server(ThreadingHTTPServer):
 
     def use(self, model: LanguageModel) -> None:
         """Answer with a model from now on, and show a sentence that it has read already."""
-        self.model, self.description = model, reading.description(model)
-        text = reading.write_opening(model)
+        self.model, self.description = model, page.description(model)
+        text = page.write_opening(model)
         answer, _ = self.answer("/read", {"text": text}) if text else (PageContent(), None)
         self.first_answer = dataclasses.replace(answer, is_opening=bool(text))
 
@@ -82,9 +82,9 @@ class Server(ThreadingHTTPServer):
         try:
             with self.turn:
                 if is_prompt:
-                    shown["continuation"] = reading.continue_prompt(self.model, fields)
+                    shown["continuation"] = page.continue_prompt(self.model, fields)
                 else:
-                    shown["words"] = reading.read(self.model, fields.get("text", ""))
+                    shown["words"] = page.read(self.model, fields.get("text", ""))
         except UserError as error:
             return PageContent(**shown, is_prompt=is_prompt, problem=str(error)), HTTPStatus.BAD_REQUEST
         return PageContent(**shown, is_prompt=is_prompt), HTTPStatus.OK

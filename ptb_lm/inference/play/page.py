@@ -1,12 +1,35 @@
-"""The page as HTML: no script and nothing from elsewhere, so that a browser with nothing allowed shows it."""
+"""The page: the model's surprise at each word of a text, and its continuation of a prompt, as HTML.
+
+There is no script in it and nothing from elsewhere, so that a browser with nothing allowed shows it. Typed
+fields are checked here.
+
+V = vocabulary.
+"""
 
 import itertools
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 
+import jinja2
+
+from ptb_lm.common import streams
+from ptb_lm.common.errors import UserError
+from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS
-from ptb_lm.inference.play.reading import Continuation, ReadWord, perplexity, sentences
-from ptb_lm.inference.scoring import format_perplexity
+from ptb_lm.inference import scoring
+from ptb_lm.inference.inputs import encode, split_sentences
+from ptb_lm.inference.language_model import LanguageModel
+from ptb_lm.inference.reader import Position
+from ptb_lm.inference.sampling import Prediction, likeliest
+from ptb_lm.training import run_folders
+
+LIKELIEST = 5  # words that are shown beside one that was read
+MOST_WORDS = 500  # read or continued from: a word takes some milliseconds
+MOST_WRITTEN = 300
+# Words, some of which are shown where the model refuses all that it does not know.
+COMMON_WORDS, EXAMPLE_WORDS = 200, 12
+DRAFTS, LEAST_DRAFTED, MOST_DRAFTED = 8, 5, 40  # sentences of `write_opening`, and their words
 
 # Where a word's colour changes, in bits: each is twice as unlikely as one of a bit less.
 BOUNDS = (2, 4, 6, 8, 10, 13)
@@ -15,45 +38,52 @@ LIGHT = ("#ffffff", "#fff1dc", "#ffe0b3", "#ffcb85", "#ffb35c", "#ff9a3d", "#f98
 DARK = ("#17191c", "#33261a", "#4a2f16", "#623813", "#7a3f0e", "#8f460a", "#a34c05")
 TEXT = {"light": "#1a1a1a", "dark": "#f2f2f2"}
 
-OPENING = (
-    '<p class="faint">The model wrote this sentence. Change a word and read it again, or type a text of your '
-    "own.</p>"
-)
 
-_STYLE = """
-:root { color-scheme: light dark; --text: TEXT_LIGHT; --back: #ffffff; --page: #f4f2ee; --line: #d8d4cc;
-  --faint: #595959; --accent: #a34c05; --on-accent: #ffffff; --wrong: #a40000; }
-@media (prefers-color-scheme: dark) {
-  :root { --text: TEXT_DARK; --back: #17191c; --page: #0e0f11; --line: #3a3e44; --faint: #b3b3b3;
-    --accent: #ffb35c; --on-accent: #1a1a1a; --wrong: #ff9a8f; } }
-* { box-sizing: border-box; }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page); margin: 0 auto;
-  padding: 1.5rem 1rem 3rem; max-width: 56rem; }
-h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 0 0 .5rem; }
-section { background: var(--back); border: 1px solid var(--line); border-radius: 12px; margin-top: 1.25rem;
-  padding: 1.1rem 1.25rem; }
-p { margin: .5rem 0; } .faint { color: var(--faint); } .wrong { color: var(--wrong); font-weight: 600; }
-textarea, input, button { font: inherit; color: inherit; background: var(--back);
-  border: 1px solid var(--line); border-radius: 8px; padding: .45rem .65rem; }
-textarea:focus, input:focus { outline: 2px solid var(--accent); outline-offset: -1px; }
-textarea { width: 100%; resize: vertical; } input { width: 5rem; }
-label { margin: .2rem 1rem .2rem 0; display: inline-block; }
-button { cursor: pointer; background: var(--accent); color: var(--on-accent); border-color: var(--accent);
-  font-weight: 600; padding: .45rem 1.2rem; }
-.words { font-size: 1.15rem; line-height: 2.3; overflow-wrap: anywhere; margin-top: 1rem; }
-.word { padding: .15rem .4rem; border-radius: 6px; }
-.word small { color: inherit; font-size: .7em; margin-left: .3rem; }
-.unknown { text-decoration: underline dotted; } .legend { font-size: .85rem; line-height: 2; }
-.legend .word { white-space: nowrap; }
-.perplexity { font-size: 1.15rem; } .scroll { overflow-x: auto; margin-top: .8rem; }
-table { border-collapse: collapse; width: 100%; font-size: .95rem; }
-td, th { text-align: left; padding: .3rem .8rem .3rem 0; border-top: 1px solid var(--line);
-  vertical-align: top; }
-th { border-top: 0; color: var(--faint); font-weight: 600; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-.written { white-space: pre-wrap; overflow-wrap: anywhere; border-left: 4px solid var(--accent);
-  padding-left: .9rem; margin-top: 1rem; font-size: 1.1rem; }
-"""
+def shade(bits: float) -> int:
+    """Return the number of a surprise's colour, 0 for the least."""
+    return sum(bits >= bound for bound in BOUNDS)
+
+
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.PackageLoader(__package__),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters["shade"] = shade
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadWord:
+    """A word, and the words that the model expected in its place.
+
+    Attributes:
+        word: The word as it was typed, or `<eos>` at the end of a line.
+        unknown: True if the vocabulary lacks it, so that it is read as `<unk>`.
+        bits: The model's surprise: minus the logarithm of its probability, to the base 2.
+        likeliest: The words that were likeliest, the first the most.
+    """
+
+    word: str
+    unknown: bool
+    bits: float
+    likeliest: tuple[Prediction, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continuation:
+    """A prompt, and the words with which the model continued it."""
+
+    prompt: str
+    words: tuple[str, ...]
+    unknown: tuple[str, ...]  # words of the prompt that the vocabulary lacks
+    treatment: Treatment = PLAIN  # how text becomes words
+
+    @property
+    def text(self) -> str:
+        """The words as a person reads them behind the prompt."""
+        return "".join(self.treatment.pieces(self.words, after=self.prompt))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,118 +120,114 @@ def write_page(answer: PageContent, *, model: str) -> str:
         answer: The content of the page.
         model: A line that says which model answers.
     """
-    problem = f'<p class="wrong" role="alert">{escape(answer.problem)}</p>' if answer.problem else ""
-    read = _read(answer.words) if answer.words else ""
-    opening = OPENING if answer.is_opening else ""
-    continuation = _continuation(answer.continuation) if answer.continuation else ""
-    if answer.is_prompt:
-        continuation = problem or continuation
-    else:
-        read = problem or read
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>ptb_lm: a language model to play with</title>
-<link rel="icon" href="data:,">
-<style>{_style()}</style>
-</head>
-<body>
-<main>
-<h1>A language model to play with</h1>
-<p class="faint">{escape(model)}</p>
-<section>
-<h2>How surprised is it?</h2>
-<form method="post" action="/read">
-<p><label for="text">A text, which is read from its beginning; each line ends in {escape(EOS)}:</label></p>
-<p><textarea id="text" name="text" rows="3" autofocus>\n{escape(answer.text)}</textarea></p>
-{opening}
-<p><button>Read</button></p>
-</form>
-{read}
-</section>
-<section>
-<h2>Continue a text</h2>
-<form method="post" action="/continue">
-<p><label for="prompt">A prompt, or nothing:</label></p>
-<p><textarea id="prompt" name="prompt" rows="2">\n{escape(answer.prompt)}</textarea></p>
-<p><label>words <input name="length" inputmode="numeric" value="{escape(answer.length)}"></label>
-<label>temperature <input name="temperature" inputmode="decimal" value="{escape(answer.temperature)}"></label>
-<button>Continue</button></p>
-<p class="faint">At a temperature of 1 words come as often as the model says, below 1 likely ones more
-often, at 0 always the likeliest.</p>
-</form>
-{continuation}
-</section>
-</main>
-</body>
-</html>
-"""
-
-
-def shade(bits: float) -> int:
-    """Return the number of a surprise's colour, 0 for the least."""
-    return sum(bits >= bound for bound in BOUNDS)
-
-
-def _style() -> str:
-    light = "".join(f".s{number} {{ background: {colour}; }}\n" for number, colour in enumerate(LIGHT))
-    dark = "".join(f".s{number} {{ background: {colour}; }}\n" for number, colour in enumerate(DARK))
-    style = _STYLE.replace("TEXT_LIGHT", TEXT["light"]).replace("TEXT_DARK", TEXT["dark"])
-    return f"{style}{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n"
-
-
-def _read(words: list[ReadWord]) -> str:
-    flow = "".join(_word(word) + ("<br>" if word.word == EOS else " ") for word in words)
-    rows = "".join(_row(word) for word in words)
-    unknown = len({word.word for word in words if word.unknown})
-    rest = ""
-    if unknown:
-        rest = f"; {unknown} not in the vocabulary, underlined, and read as &lt;unk&gt;"
-    value = format_perplexity(perplexity(words), digits=1)
-    return f"""<p class="words">{flow}</p>
-<p class="perplexity">Perplexity {value} ({len(words)} words, each {escape(EOS)} among them{rest}).</p>
-<p class="legend">{_legend()}</p>
-<div class="scroll"><table>
-<thead><tr><th>word</th><th class="number">bits</th><th>the likeliest words in its place</th></tr></thead>
-<tbody>{rows}</tbody>
-</table></div>"""
-
-
-def _word(word: ReadWord) -> str:
-    unknown = " unknown" if word.unknown else ""
-    shown = f"{escape(word.word)}<small>{word.bits:.1f}</small>"
-    return f'<span class="word s{shade(word.bits)}{unknown}">{shown}</span>'
-
-
-def _row(word: ReadWord) -> str:
-    likeliest = ", ".join(
-        f"{'<strong>' * same}{escape(each.word)}{'</strong>' * same} {100 * each.probability:.1f}&nbsp;%"
-        for each in word.likeliest
-        for same in (each.word == word.word,)
-    )
-    return (
-        f'<tr><td><span class="word s{shade(word.bits)}">{escape(word.word)}</span></td>'
-        f'<td class="number">{word.bits:.1f}</td><td>{likeliest}</td></tr>'
+    edges = [f"below {BOUNDS[0]}", *(f"{low} to {high}" for low, high in itertools.pairwise(BOUNDS))]
+    return _TEMPLATES.get_template("page.html").render(
+        answer=answer,
+        model=model,
+        eos=EOS,
+        perplexity=scoring.format_perplexity(perplexity(answer.words or []), digits=1),
+        edges=[*edges, f"{BOUNDS[-1]} and more"],
+        colours={"light": LIGHT, "dark": DARK},
+        text_colour=TEXT,
     )
 
 
-def _legend() -> str:
-    edges = [f"below {BOUNDS[0]}"]
-    edges += [f"{low} to {high}" for low, high in itertools.pairwise(BOUNDS)]
-    edges.append(f"{BOUNDS[-1]} and more")
-    scale = " ".join(f'<span class="word s{number}">{text}</span>' for number, text in enumerate(edges))
-    return f"Surprise in bits: {scale}"
+def read(model: LanguageModel, text: str) -> list[ReadWord]:
+    """Return every word of a text, an `<eos>` after each line, as `LanguageModel.perplexity` reads it.
+
+    Raises:
+        UserError: There is no word, there are too many, or the vocabulary lacks one and has no `<unk>`.
+    """
+    if not text.strip():
+        raise UserError("there is no word to read: type a sentence")
+    lines = list(split_sentences(text))  # an empty one is a word, too
+    _check_count(sum(max(1, len(model.treatment.words(line))) for line in lines))
+    position, found = model.reader.resume(), list[ReadWord]()
+    for line in lines:
+        sentence = encode(line, model.vocabulary, treatment=model.treatment)
+        for word, identity in zip(sentence.words, sentence.ids.tolist(), strict=True):
+            log_p_V, state = model.reader.next_words(position)
+            found.append(
+                ReadWord(
+                    word=word,
+                    unknown=word not in model.vocabulary.ids,
+                    bits=-float(log_p_V[identity]) / math.log(2),
+                    likeliest=tuple(likeliest(log_p_V, model.vocabulary, LIKELIEST)),
+                )
+            )
+            position = Position(state, identity)
+    return found
 
 
-def _continuation(continuation: Continuation) -> str:
-    first, *others = sentences(continuation.words, continuation.treatment)
-    prompt = continuation.prompt
-    space = continuation.treatment.gap if prompt and first and not prompt[-1].isspace() else ""
-    written = "\n".join([f"<strong>{escape(prompt)}</strong>{space}{escape(first)}", *map(escape, others)])
-    unknown = ""
-    if continuation.unknown:
-        words = escape(", ".join(continuation.unknown))
-        unknown = f'<p class="faint">Not in the vocabulary, and read as &lt;unk&gt;: {words}.</p>'
-    return f'<p class="written">{written}</p>{unknown}'
+def description(model: LanguageModel) -> str:
+    """Return a line about a model: its run, its words, and the test perplexity if the run has ended.
+
+    Raises:
+        UserError: The run's result cannot be read.
+    """
+    directory = run_folders.find(model.run)
+    result = directory.read_result() if directory.has_ended() else None
+    test = f", test perplexity {result['test_perplexity']:.2f}" if result else ""
+    line = f"{streams.escape_controls(str(model.run))}: {len(model.vocabulary):,} words{test}"
+    if model.vocabulary.unknown is not None:
+        return line
+    common = [word for word in model.vocabulary.words[:COMMON_WORDS] if word != EOS]
+    examples = common[:: len(common) // EXAMPLE_WORDS + 1]
+    return f"{line}. It can read no other words. Some of them: {', '.join(examples)}"
+
+
+def write_opening(model: LanguageModel) -> str:
+    """Return a sentence to show first, which the model writes: the same one each time.
+
+    It is empty if the model writes very short sentences only.
+    """
+    drafts = (model.generate(temperature=0.8, seed=seed) for seed in range(1, DRAFTS + 1))
+    cut = (tuple(itertools.islice(draft, MOST_DRAFTED)) for draft in drafts)
+    return model.treatment.join(next((each for each in cut if len(each) >= LEAST_DRAFTED), ()))
+
+
+def continue_prompt(model: LanguageModel, fields: Mapping[str, str]) -> Continuation:
+    """Continue a prompt.
+
+    Args:
+        model: The model.
+        fields: "prompt", "length" (words) and "temperature", as they were typed.
+
+    Raises:
+        UserError: A number is impossible, the prompt is too long, or the vocabulary lacks a word of
+            it and has no `<unk>`.
+    """
+    prompt = fields.get("prompt", "")
+    words = model.treatment.prefix_tokens(prompt)
+    _check_count(len(words))
+    length = _parse_number(fields, "length", "how many words")
+    if not (length.is_integer() and 1 <= length <= MOST_WRITTEN):
+        raise UserError(f"how many words: it must be a whole number from 1 to {MOST_WRITTEN}")
+    temperature = _parse_number(fields, "temperature", "temperature")
+    written = model.generate(prompt, int(length), temperature=temperature)
+    unknown = dict.fromkeys(word for word in words if word not in model.vocabulary.ids)
+    return Continuation(
+        prompt=prompt, words=tuple(written), unknown=tuple(unknown), treatment=model.treatment
+    )
+
+
+def perplexity(words: list[ReadWord]) -> float:
+    """Return the perplexity of what was read."""
+    return scoring.perplexity(-math.fsum(word.bits for word in words), len(words), "bits")
+
+
+def _check_count(count: int) -> None:
+    """Check that there are not too many words."""
+    if count > MOST_WORDS:
+        raise UserError(f"{count:,} words are too many at once: at most {MOST_WORDS}")
+
+
+def _parse_number(fields: Mapping[str, str], name: str, label: str) -> float:
+    text = fields.get(name, "")
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"{label}: {text!r} is not a number")
+    return number
