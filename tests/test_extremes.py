@@ -1,7 +1,6 @@
 """Numbers, names and files at the edge: one sentence, and soon."""
 
 import errno
-import json
 import os
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ import runs
 from ptb_lm import evaluate, train
 from ptb_lm.common import host, streams
 from ptb_lm.common.errors import DivergenceError, OutOfMemoryError, UserError
-from ptb_lm.data import synthetic, text, text_file
+from ptb_lm.data import text, text_file
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import parameters
 from ptb_lm.model.config import SMALL
@@ -124,20 +123,6 @@ def test_an_error_while_a_file_is_read_names_it(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(OSError, match="Input/output error") as caught:
             read()
         assert caught.value.filename == str(path)
-
-
-@pytest.mark.parametrize("by", ["another number", "no hash", "no object"])
-def test_the_bound_of_the_synthetic_corpus_is_verified_when_it_is_read(by: str, tmp_path: Path) -> None:
-    record = {"valid": 2.5, "test": 2.25}
-    path = tmp_path / "perplexity.json"
-    path.write_text(json.dumps({**record, "record_sha256": synthetic._digest(record)}))
-    assert synthetic.best_perplexities(tmp_path) == record
-    if by == "another number":
-        path.write_text(path.read_text().replace("2.25", "2.26"))
-    else:
-        path.write_text(json.dumps(record) if by == "no hash" else "[" * 100_000)
-    with pytest.raises(UserError, match="perplexities"):
-        synthetic.best_perplexities(tmp_path)
 
 
 # What is said.

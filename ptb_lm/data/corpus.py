@@ -148,7 +148,7 @@ def load_named(
     if data == "synthetic":
         path = home() / "data" / "synthetic"
         synthetic.ensure(path)
-        bounds = synthetic.best_perplexities(path)
+        bounds = synthetic.BEST_PERPLEXITIES
     elif data == "ptb":
         path = _penn_treebank()
     corpus = load(path, preparation, column=column, vocabulary=vocabulary, extend=extend)
