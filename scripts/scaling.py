@@ -1,6 +1,6 @@
 """What several devices send in a training step, and what they would gain: computed, not measured.
 
-    python scripts/scaling.py --faster 1                     # the tables of docs/scaling.md, and 10
+    python scripts/scaling.py --faster 10                    # of devices ten times as fast as the published
     python scripts/scaling.py --config medium --ranks 16 --gigabytes 12.5 --step-milliseconds 20
 
 A sum over R ranks (a ring) has each send 2 (R - 1) / R of its bytes, and what is gathered goes R - 1 times.

@@ -44,6 +44,17 @@ def read(results: Path, name: str) -> Summary:
     return summarise(results.parent / file(name))
 
 
+def newest(results: Path, names: str | Sequence[str]) -> str:
+    """Return the benchmark that was measured last, of one or several names of which one at least exists.
+
+    Raises:
+        UserError: One of them is broken, or none exists.
+    """
+    known = [names] if isinstance(names, str) else names
+    found = [name for name in known if (results.parent / file(name)).exists()]
+    return max(found, key=lambda name: read(results, name).times[-1]) if found else known[0]
+
+
 def find(
     results: Path, keys: Mapping[str, str], variant: str = "variant"
 ) -> tuple[Group | None, Result | None]:
@@ -65,6 +76,8 @@ def build(results: Path, spec: Mapping[str, Any], titles: Mapping[str, str]) -> 
     Raises:
         UserError: A benchmark is missing or broken.
     """
+    if "bench" in spec:
+        spec = {**spec, "bench": newest(results, spec["bench"])}
     columns, rows = spec["columns"], []
     for row in expand_entries(spec["rows"]):
         row.setdefault("title", titles.get(row.get("variant", ""), ""))
@@ -112,6 +125,9 @@ def _share(result: Result) -> str:
 
 FIGURES: dict[str, Callable[[Group, Result, Ratio | None], str]] = {
     "words a second": lambda group, result, value: f"{result.rate.median:,.0f}" if result.rate else "",
+    "mean words a second": lambda group, result, value: (
+        f"{result.mean_rate.estimate:,.0f}" if result.mean_rate else ""
+    ),
     "ms": lambda group, result, value: (
         formats.significant(result.seconds.median * 1e3) if result.seconds else ""
     ),

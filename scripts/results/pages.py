@@ -1,4 +1,4 @@
-"""The pages that are made from results/: their parts, and how they are written or compared."""
+"""The pages and pictures that are made from results/: how they are written or compared."""
 
 import difflib
 import os
@@ -9,16 +9,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ptb_lm.bench.reporting.plots import Plot
 from ptb_lm.common import files
 from ptb_lm.common.errors import UserError
-from results import benchmarks, published, records, run_tables, study_tables
+from results import benchmarks, pictures, published, records, run_tables, study_tables
+from results.expand import expand_entries
 from results.markdown import PART, fill_parts
 
 HERE = Path(__file__).resolve().parent
 SPECIFICATION = HERE / "tables.toml"
 # Pages of results/ are made whole of these; of others only the parts are written.
 TEMPLATES = HERE / "pages"
-OTHERS = ("README.md", "docs/performance.md", "docs/scaling.md", "docs/semantics.md")
+OTHERS = ("README.md", "docs/semantics.md")
 MADE_HERE = "scripts/tables"
 LINK = re.compile(r"\]\(/([^)]*)\)")  # to a path from the checkout's root
 
@@ -43,6 +45,7 @@ def parts(results: Path) -> dict[str, str]:
         "benchmarks": benchmarks.all_of_them(results),
         **published.build(results),
         "perplexities": run_tables.perplexities(runs),
+        "perplexities in short": run_tables.perplexities_in_short(runs),
         "runs": run_tables.all_of_them(runs),
         "fine-tuning": run_tables.fine_tuning(runs),
         "profile": study_tables.profile(results),
@@ -76,17 +79,34 @@ def _relative(root: Path, folder: Path, link: re.Match[str]) -> str:
     return f"]({os.path.relpath(root / link[1], folder)})"
 
 
+def plan_pictures(root: Path) -> dict[Path, Plot]:
+    """Return each picture by its file: the speeds are those of the table `cells`, without the plain loops."""
+    cells = tomllib.loads(SPECIFICATION.read_text(encoding="utf-8"))["benchmark"]["cells"]
+    variants = [row["variant"] for row in expand_entries(cells["rows"])]
+    ours = [name for name in variants if not name.startswith("plain-")]
+    plots = pictures.plan(root / "results", benchmarks.newest(root / "results", cells["bench"]), ours)
+    return {root / pictures.FOLDER / name: plot for name, plot in plots.items()}
+
+
 def write(root: Path) -> None:
-    """Write the pages that change, and say which."""
+    """Write the pages and the pictures that change, and say which."""
     for page, text in [*make_pages(root)]:
         if _text(page) != text:
             files.atomic_write(page, text)
             print(f"wrote {page.relative_to(root)}")
+    for path, plot in plan_pictures(root).items():
+        if not pictures.is_drawn(plot, path):
+            pictures.draw(plot, path)
+            print(f"drew {path.relative_to(root)}")
 
 
 def differences(root: Path) -> str:
-    """Return how the pages differ from what would be written, as a diff; "" if they do not."""
-    lines: list[str] = []
+    """Return how pages and pictures differ from what would be written; "" if they do not."""
+    lines = [
+        f"{path.relative_to(root)} would be drawn anew\n"
+        for path, plot in plan_pictures(root).items()
+        if not pictures.is_drawn(plot, path)
+    ]
     for page, text in make_pages(root):
         name = str(page.relative_to(root))
         lines += difflib.unified_diff(

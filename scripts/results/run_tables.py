@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -189,11 +190,20 @@ _SHORT: dict[str, CellWriter] = {
 
 
 def perplexities(runs: pd.DataFrame) -> str:
-    """Return the short table: finished runs of the tutorial's configurations by either recipe.
+    """Return the table of finished runs of the tutorial's configurations by either recipe.
 
     Runs with changed hyper-parameters are in it only if they have tied weights. Runs of one recipe and the
     same hyper-parameters are one row, whatever computed them.
     """
+    return show(_finished(runs), _SHORT, ["title"])
+
+
+def perplexities_in_short(runs: pd.DataFrame) -> str:
+    """Return the same table with fewer columns, and the flags of each row."""
+    return show(_finished(runs), _SHORTER, ["title"])
+
+
+def _finished(runs: pd.DataFrame) -> pd.DataFrame:
     full = runs[
         (runs["data"] == PTB) & runs["last_test"].notna() & runs["preset"].isin([*TUTORIAL_PERPLEXITIES])
     ].copy()
@@ -202,8 +212,35 @@ def perplexities(runs: pd.DataFrame) -> str:
     full["title"] = full["preset"] + ", " + full["recipe"] + " recipe" + changed
     full["processor"] = full["machine"].str.partition(", threads")[0]
     full["place"] = full["preset"].map([*PRESETS].index)
-    full = full.sort_values(["place", "overrides", "recipe", "id"], key=_empty_first)
-    return show(full, _SHORT, ["title"])
+    return full.sort_values(["place", "overrides", "recipe", "id"], key=_empty_first)
+
+
+_NAME_OF_A_MACHINE = re.compile(r"\(R\)|Processor|\d+GB.*|@.*")  # all else is its short name
+
+
+def _hardware(runs: pd.DataFrame) -> str:
+    """Return the short names of the processors or GPUs and, of processors, how many threads computed."""
+    names = runs["processor"].map(lambda name: " ".join(_NAME_OF_A_MACHINE.sub("", name).split()))
+    threads = runs["machine"].str.partition("threads: ")[2]
+    known = dict.fromkeys(threads[threads != ""])
+    counts = f", {' or '.join(known)} thread{'s' * ([*known] != ['1'])}" if known else ""
+    return " or ".join(dict.fromkeys(names)) + counts
+
+
+def _short_flags(runs: pd.DataFrame) -> str:
+    run = runs.iloc[0]
+    recipe = "" if run["recipe"] == "default" else f"--recipe {run['recipe']}"
+    flags = filter(None, [f"--config {run['preset']}", recipe, run["overrides"]])
+    return f"`{' '.join(flags)}`"
+
+
+_SHORTER: dict[str, CellWriter] = {
+    "model": _short_flags,
+    "test perplexity:": _mean("test", strong=True),
+    "published:": _SHORT["published by the tutorial:"],
+    "minutes:": _SHORT["minutes:"],
+    "trained on": _hardware,
+}
 
 
 def _empty_first(values: pd.Series) -> pd.Series:

@@ -41,9 +41,9 @@ def anchors(page: Path) -> set[str]:
 
 
 def broken_links(page: Path) -> Iterator[str]:
-    """Yield the links of a page that lead nowhere; addresses on the web are not tried."""
+    """Yield the links and pictures of a page that lead nowhere; addresses on the web are not tried."""
     text = re.sub(r"`[^`\n]*`(?!\])", "", prose(page))
-    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+    for link in re.findall(r"(?:\]\(|src=\"|srcset=\")([^)\s\"]+)", text):
         if re.match(r"\w+:", link):
             continue
         file, _, anchor = link.partition("#")
@@ -61,8 +61,9 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "# A page\n\n[a](#a-page) [b](#another) [`c`](none.md) [d](page.md#a-page) `[e](none.md)`\n"
+        '<img src="none.svg">\n'
     )
-    assert list(broken_links(page)) == ["#another", "none.md"]
+    assert list(broken_links(page)) == ["#another", "none.md", "none.svg"]
 
 
 def command_lines(page: Path) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""scripts/scaling.py, which computes the tables of docs/scaling.md."""
+"""scripts/scaling.py, which computes what several devices send and would gain."""
 
 import pytest
 import scaling

@@ -15,7 +15,7 @@ from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import row_archive, rows
 from ptb_lm.common import files
 from ptb_lm.common.errors import UserError
-from results import keep, markdown, plan, store
+from results import benchmarks, keep, markdown, pages, pictures, plan, store
 
 BENCHMARKS = sorted((ROOT / "results" / "bench").iterdir())
 COMMANDS = {
@@ -181,3 +181,32 @@ def test_a_part_of_a_page_is_replaced_and_no_other(tmp_path: Path) -> None:
         page.write_text(whole.replace(mark, ""))
         with pytest.raises(UserError, match="two"):
             markdown.write_part(page, "two", "")
+
+
+def test_the_newest_of_several_benchmarks_is_quoted() -> None:
+    results = ROOT / "results"
+    names = ["quick-xeon-cpu", "quick-cpu", "no such"]
+    latest = benchmarks.newest(results, names)
+    assert latest == benchmarks.newest(results, names[::-1])
+    assert benchmarks.read(results, latest).times[-1] == max(
+        benchmarks.read(results, name).times[-1] for name in names[:2]
+    )
+    with pytest.raises(UserError, match="no such"):
+        benchmarks.read(results, benchmarks.newest(results, ["no such"]))
+
+
+@pytest.mark.slow
+def test_a_picture_is_drawn_again_if_what_it_shows_changes(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    picture = tmp_path / pictures.FOLDER / "curves.svg"
+    plot = pages.plan_pictures(tmp_path)[picture]
+    pictures.draw(plot, picture)
+    drawn = picture.read_text()
+    assert all(text in drawn for text in ("small, default recipe", "medium, published: 86.16"))
+    assert pictures.is_drawn(plot, picture)
+    curves = tmp_path / "results" / store.curves("small")
+    frame = store.read(tmp_path / "results", store.curves("small"))
+    frame.loc[frame["id"] == "small-cudnn-cpu", "valid_perplexity"] *= 1.001
+    curves.write_text(store.to_csv(frame))
+    assert not pictures.is_drawn(pages.plan_pictures(tmp_path)[picture], picture)

@@ -111,7 +111,7 @@ def test_the_sum_of_a_frequent_word_is_rounded_once() -> None:
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", SENT)
 def test_they_send_what_the_page_on_scaling_computes(name: str, size: int) -> None:
-    """docs/scaling.md has its bytes from scripts/scaling.py; here they are counted."""
+    """scripts/scaling.py computes its bytes; here they are counted."""
     asked = CASES[name]
     words = asked.get("words", rank_program.WORDS)
     config = SMALL.replace(hidden_size=7, num_steps=rank_program.STEPS, batch_size=rank_program.BATCH)

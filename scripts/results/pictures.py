@@ -1,0 +1,97 @@
+"""The pictures of README.md: words per second by cell type, and learning curves beside what was published.
+
+Each is an SVG for light and for dark paper. It ends in a digest of what it shows, so that a picture is drawn
+again only if its data change, and checked without matplotlib. To draw one in another style, remove it first.
+"""
+
+import dataclasses
+import hashlib
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from ptb_lm.bench.findings import Group
+from ptb_lm.bench.reporting import answer, plots
+from ptb_lm.bench.reporting.plots import Curve, CurvePlot, Plot
+from ptb_lm.common import files
+from ptb_lm.data.preparation import PTB
+from results import benchmarks, run_tables, store
+
+FOLDER = "docs/pictures"  # from the checkout's root
+PRESETS = ("small", "medium")
+RECIPES = {"tutorial": "--", "default": "-"}  # and how the line is drawn
+
+
+def plan(results: Path, bench: str, variants: Sequence[str]) -> dict[str, Plot]:
+    """Return each picture by the name of its file.
+
+    Args:
+        results: The folder.
+        bench: The benchmark with the speeds.
+        variants: The names of its variants that are shown.
+    """
+    found = benchmarks.read(results, bench)
+    groups = [_choose(group, variants) for group in found.groups if group.workload in PRESETS]
+    curves = CurvePlot(title="Validation perplexity by epoch", curves=[*_curves(results)])
+    speed = next(answer.plot(groups), None)
+    return {"curves.svg": curves} | ({"speed.svg": speed} if speed else {})
+
+
+def _choose(group: Group, variants: Sequence[str]) -> Group:
+    """Return a group with some of its variants only."""
+    return dataclasses.replace(
+        group, results=tuple(each for each in group.results if each.variant in variants)
+    )
+
+
+def _curves(results: Path) -> Iterator[Curve]:
+    """Yield a line for each preset and recipe, the mean of its runs, and one for what was published."""
+    runs = run_tables.read(results)
+    runs = runs[(runs["data"] == PTB) & (runs["overrides"] == "") & runs["has_ended"]]
+    for place, preset in enumerate(PRESETS):
+        epochs = store.read(results, store.curves(preset))
+        for recipe, line in RECIPES.items():
+            own = runs[(runs["preset"] == preset) & (runs["recipe"] == recipe)]
+            points = _mean(epochs[epochs["id"].isin(own["id"])])
+            yield _curve(f"{preset}, {recipe} recipe", points, color=f"C{place}", linestyle=line)
+        value = run_tables.TUTORIAL_PERPLEXITIES[preset][1]
+        ends = [(points[0][0], value), (points[-1][0], value)]
+        yield _curve(f"{preset}, published: {value}", ends, color=f"C{place}", linestyle=":")
+
+
+def _curve(label: str, points: list[tuple[float, float]], **look: str) -> Curve:
+    return Curve(label=label, name=label, points=points, look=look)
+
+
+def _mean(epochs: pd.DataFrame) -> list[tuple[float, float]]:
+    means = epochs.groupby("epoch")["valid_perplexity"].mean()
+    return [(int(epoch), float(value)) for epoch, value in means.items()]
+
+
+def digest_line(plot: Plot) -> str:
+    """Return the last line of a picture: the digest of what it shows."""
+    # Another machine rounds the last digits otherwise.
+    shown = re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.6g}", repr(plot))
+    return f"<!-- {hashlib.sha256(shown.encode()).hexdigest()} -->\n"
+
+
+def is_drawn(plot: Plot, path: Path) -> bool:
+    """Return whether a file shows a plot."""
+    return path.exists() and path.read_text(encoding="utf-8").endswith(digest_line(plot))
+
+
+def draw(plot: Plot, path: Path) -> None:
+    """Draw a plot into a file.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = Path(folder) / path.name
+        plots.write_svg(plot, drawn)
+        text = drawn.read_text(encoding="utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.atomic_write(path, f"{text.rstrip()}\n{digest_line(plot)}")
