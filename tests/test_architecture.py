@@ -35,7 +35,6 @@ FRAMEWORK_MODULES = {
         "benchmarks.studies.profile",  # by torch's own profiler
         "ptb_lm.classifier.on_torch",
         # A model that changes while it reads, and a model as a plain torch module.
-        "ptb_lm.inference.adaptation.evaluation",
         "ptb_lm.inference.adaptation.adapted_scorer",
         "ptb_lm.inference.adaptation.dynamic_evaluation",
         "ptb_lm.inference.importing.tensor_files",  # torch's own reader of its files

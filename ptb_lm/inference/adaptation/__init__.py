@@ -5,16 +5,16 @@ when it scores the word.
 """
 
 import argparse
-import math
-from dataclasses import dataclass, field, fields
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
-from ptb_lm.model.hyperparameter import LARGEST
-
-RULES = ("sgd", "rms")
+from ptb_lm.model.hyperparameter import Hyperparameter, hyperparameters
+from ptb_lm.model.hyperparameter import hyperparameter as setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,18 +35,25 @@ class Dynamic:
         UserError: A value is impossible.
     """
 
-    rule: str = "sgd"
-    segment: int = 10  # words
-    rate: float = 0.05
-    decay: float = 0.005
-    damping: float = 1.0
+    rule: str = setting(
+        "sgd",
+        "sgd: gradient steps; rms: each divided by the size of a weight's gradients in training",
+        choices=("sgd", "rms"),
+    )
+    segment: int = setting(10, "words between two steps", minimum=1)
+    rate: float = setting(0.05, "size of a step, for the loss summed over the segment", minimum=0)
+    decay: float = setting(
+        0.005,
+        "how far each step goes back to the trained weights: 0 not at all, 1 all the way",
+        minimum=0,
+        maximum=1,
+    )
+    damping: float = setting(
+        1.0, "for --dynamic-rule rms: the larger it is, the more alike are the steps of all weights", above=0
+    )
 
     def __post_init__(self) -> None:
-        _check(self.rule in RULES, f"the rule of dynamic evaluation must be one of {', '.join(RULES)}")
-        _check(self.segment >= 1, "a segment must have at least one word")
-        _check(self.rate >= 0, "the rate of dynamic evaluation must be at least 0")
-        _check(0 <= self.decay <= 1, "the decay of dynamic evaluation must be from 0 to 1")
-        _check(self.damping > 0, "the damping of dynamic evaluation must be greater than 0")
+        _check(self)
 
     def __str__(self) -> str:
         end = f", damping {self.damping:g}" if self.rule == "rms" else ""
@@ -66,14 +73,14 @@ class Cache:
     """
 
     # Best for medium on Penn Treebank (results/tables.md).
-    words: int = 500
-    theta: float = 0.6
-    weight: float = 0.1
+    words: int = setting(500, "words that the cache holds", minimum=1)
+    theta: float = setting(0.6, "how much more a similar hidden state counts than a different one", minimum=0)
+    weight: float = setting(0.1, "share of the cache in a word's probability", minimum=0, maximum=1)
 
     def __post_init__(self) -> None:
-        _check(self.words >= 1, "the cache must hold at least one word")
-        _check(self.theta >= 0, "the cache's theta must be at least 0")
-        _check(0 <= self.weight < 1, "the cache's weight must be at least 0 and less than 1")
+        _check(self)
+        if self.weight == 1:  # a word that the cache lacks would be impossible
+            raise UserError("--cache-weight must be less than 1")
 
     def __str__(self) -> str:
         return f"the last {self.words} words, theta {self.theta:g}, weight {self.weight:g}"
@@ -93,26 +100,18 @@ class Adaptation:
         return " and ".join(names)
 
 
-def _check(is_possible: bool, problem: str) -> None:
-    if not is_possible:
-        raise UserError(problem)
-
-
 KINDS: dict[str, type[Dynamic] | type[Cache]] = {"dynamic": Dynamic, "cache": Cache}
-_HELP = {
-    "dynamic": {
-        "rule": "sgd: gradient steps; rms: each divided by the size of a weight's gradients in training",
-        "segment": "words between two steps",
-        "rate": "size of a step, for the loss summed over the segment",
-        "decay": "how far each step goes back to the trained weights: 0 not at all, 1 all the way",
-        "damping": "for --dynamic-rule rms: the larger it is, the more alike are the steps of all weights",
-    },
-    "cache": {
-        "words": "words that the cache holds",
-        "theta": "how much more a similar hidden state counts than a different one",
-        "weight": "share of the cache in a word's probability",
-    },
-}
+
+
+def _settings(kind: str) -> Sequence[Hyperparameter]:
+    """Return the settings of a kind by the names of their flags, as dynamic_rate."""
+    return [dataclasses.replace(each, name=f"{kind}_{each.name}") for each in hyperparameters(KINDS[kind])]
+
+
+def _check(settings: Dynamic | Cache) -> None:
+    kind = type(settings).__name__.lower()
+    for each, value in zip(_settings(kind), dataclasses.astuple(settings), strict=True):
+        each.check(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,12 +150,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="neural cache (Grave et al., 2017): words that followed similar hidden states get more likely",
     )
     for kind, settings in KINDS.items():
-        for each in fields(settings):
-            text = f"{_HELP[kind][each.name]} (default: {each.default})"
-            options: dict[str, Any] = {"choices": RULES}
-            if each.name != "rule":
-                options = {"type": _value_parser(each), "metavar": "N" if each.type is int else "X"}
-            group.add_argument(f"--{kind}-{each.name}", help=text, **options)
+        for each, default in zip(_settings(kind), dataclasses.astuple(settings()), strict=True):
+            group.add_argument(each.flag, help=f"{each.help} (default: {default})", **each.argument)
     group.add_argument(
         "--tune",
         action="store_true",
@@ -178,9 +173,11 @@ def read_flags(arguments: argparse.Namespace) -> AdaptationRequest | None:
     chosen: dict[str, Any] = {}
     held: dict[str, Any] = {}
     for kind, settings in KINDS.items():
-        names = [each.name for each in fields(settings)]
-        given = {name: getattr(arguments, f"{kind}_{name}") for name in names}
-        given = {name: value for name, value in given.items() if value is not None}
+        given = {
+            each.name: value
+            for each in hyperparameters(settings)
+            if (value := getattr(arguments, f"{kind}_{each.name}")) is not None
+        }
         if getattr(arguments, kind):
             chosen[kind] = settings(**given)
             held |= {f"{kind}.{name}": value for name, value in given.items()}
@@ -211,17 +208,3 @@ def read_flags(arguments: argparse.Namespace) -> AdaptationRequest | None:
         tune_words=arguments.tune_words or 0,
         out=arguments.out,
     )
-
-
-def _value_parser(setting: Any) -> Any:
-    return cli.whole_number(1, LARGEST[int]) if setting.type is int else _parse_not_negative
-
-
-def _parse_not_negative(value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and number >= 0):
-        raise argparse.ArgumentTypeError(f"must be a number of at least 0, not {value!r}")
-    return number

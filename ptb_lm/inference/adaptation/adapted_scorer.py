@@ -45,7 +45,6 @@ class AdaptedScorer:
 
     def __init__(self, model: SegmentModel, train: Ids) -> None:
         self._model = model
-        self._device = model.weights["embedding"].device
         self._train = train
         self._squares: dict[int, Squares] = {}
 
@@ -56,8 +55,7 @@ class AdaptedScorer:
         alone = text.perplexity
         with_cache, unadapted = alone, alone
         if adaptation.cache is not None:
-            log_p_N = add_cache(text.log_p_N, text.hidden_NH, self._to_tensor(ids)[1:], adaptation.cache)
-            with_cache = text_perplexity(log_p_N)
+            with_cache = text_perplexity(add_cache(text, adaptation.cache))
         if is_dynamic:
             unadapted = self.score(ids, None, keep_hidden=False, description="unadapted").perplexity
         return Perplexities(with_cache, alone if has_cache and is_dynamic else None, unadapted)
@@ -77,24 +75,12 @@ class AdaptedScorer:
         with cli.progress_bar(len(ids) - 1, description) as bar:
             return dynamic_evaluation.score(
                 self._model,
-                self._to_tensor(ids),
+                self._model.place(ids),
                 dynamic,
                 squares=squares,
                 keep_hidden=keep_hidden,
                 progress=bar.update,
             )
-
-    def cache_shares(self, text: ScoredText, ids: Ids, *, words: int, theta: float) -> Tensor:
-        """Return the log of the share that a cache gives to each word but the first."""
-        return cache_log_shares(text.hidden_NH, self._to_tensor(ids)[1:], words=words, theta=theta)
-
-    def cache_perplexity(self, text: ScoredText, log_shares_N: Tensor, weight: float) -> float:
-        """Return the perplexity of a text by the model and a cache, from the cache's shares."""
-        return text_perplexity(mix_cache(text.log_p_N, log_shares_N, weight))
-
-    def _to_tensor(self, ids: Ids) -> Tensor:
-        """Return word ids on the model's device, int64."""
-        return torch.from_numpy(ids).to(self._device, torch.int64)
 
     def _mean_squares(self, segment: int) -> Squares:
         if segment not in self._squares:
@@ -102,7 +88,7 @@ class AdaptedScorer:
                 self._squares = {  # of one length at a time: they are as large as the model
                     segment: dynamic_evaluation.mean_squares(
                         self._model,
-                        self._to_tensor(self._train),
+                        self._model.place(self._train),
                         segment,
                         segments=SQUARED_SEGMENTS,
                         progress=bar.update,
@@ -111,25 +97,25 @@ class AdaptedScorer:
         return self._squares[segment]
 
 
-def add_cache(log_p_N: Tensor, hidden_NH: Tensor, targets_N: Tensor, cache: Cache) -> Tensor:
+def add_cache(text: ScoredText, cache: Cache) -> Tensor:
     """Return the log-probability of each word by the model and its cache, in nats."""
-    shares_N = cache_log_shares(hidden_NH, targets_N, words=cache.words, theta=cache.theta)
-    return mix_cache(log_p_N, shares_N, cache.weight)
+    shares_N = cache_log_shares(text, words=cache.words, theta=cache.theta)
+    return mix_cache(text.log_p_N, shares_N, cache.weight)
 
 
 @torch.no_grad()
-def cache_log_shares(hidden_NH: Tensor, targets_N: Tensor, *, words: int, theta: float) -> Tensor:
+def cache_log_shares(text: ScoredText, *, words: int, theta: float) -> Tensor:
     """Return the log of the share that the cache gives to each target, in nats; minus infinity for none.
 
     When target n is scored, the cache holds the pairs (hidden i, target i) of the last `words` places before
     n: the word after hidden i has been seen by then, and target n itself has not.
 
     Args:
-        hidden_NH: The state from which each target is predicted.
-        targets_N: The words' ids.
+        text: The text's scores, with its hidden states.
         words: The number of pairs that the cache holds.
         theta: The factor of the likeness of two states.
     """
+    hidden_NH, targets_N = text.hidden_NH, text.targets_N
     pieces = []
     for begin in range(0, len(targets_N), CACHE_CHUNK):
         end = min(begin + CACHE_CHUNK, len(targets_N))

@@ -29,10 +29,12 @@ class ScoredText(NamedTuple):
     Attributes:
         log_p_N: The log-probability of each word but the first, in nats.
         hidden_NH: The top layer's output, from which each was predicted; [N, 0] unless it is kept.
+        targets_N: Those words.
     """
 
     log_p_N: Tensor
     hidden_NH: Tensor
+    targets_N: Tensor
 
     @property
     def perplexity(self) -> float:
@@ -80,7 +82,7 @@ def score(
     finally:
         if updates is not None:
             updates.undo()
-    return ScoredText(torch.cat(log_p), torch.cat(hidden))
+    return ScoredText(torch.cat(log_p), torch.cat(hidden), ids[1:])
 
 
 @torch.no_grad()

@@ -2,15 +2,12 @@
 
 import dataclasses
 import math
-import platform
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
-
-import torch
 
 from ptb_lm.common import cli, host, json_files
 from ptb_lm.common.errors import DivergenceError, UserError
@@ -21,7 +18,8 @@ from ptb_lm.inference.adaptation.adapted_scorer import AdaptedScorer, Perplexiti
 from ptb_lm.inference.adaptation.segment_model import SegmentModel
 from ptb_lm.inference.adaptation.tuning import Trial
 from ptb_lm.model.backend import Arrays
-from ptb_lm.torch_backend import gpu
+from ptb_lm.model.choice import Choice
+from ptb_lm.torch_backend.runtime import Runtime
 from ptb_lm.torch_backend.settings import enough_memory, flush_denormals
 from ptb_lm.training.run_config import RunConfig
 
@@ -73,8 +71,9 @@ def evaluate(subject: Subject, request: AdaptationRequest, *, command: str) -> N
     start = time.perf_counter()
     if request.out is not None:
         _check_free(request.out)
-    device = gpu.select_device(subject.device)
-    model = SegmentModel(subject.run.hyperparameters, subject.weights, device=device)
+    choice = Choice.create(framework="torch", model="basic", precision="fp32", device=subject.device)
+    runtime = Runtime(choice)
+    model = SegmentModel(subject.run.hyperparameters, subject.weights, device=runtime.device)
     train = subject.ids[:0] if subject.corpus is None else subject.corpus.splits["train"]
     scorer = AdaptedScorer(model, train)
     # What a file will hold too is not lost with the reader of a pipe: a tuning takes hours.
@@ -89,7 +88,7 @@ def evaluate(subject: Subject, request: AdaptationRequest, *, command: str) -> N
     if not math.isfinite(perplexities.adapted):
         raise DivergenceError("the adapted perplexity is not finite; try a smaller rate")
     _report(subject, adaptation, perplexities, say)
-    say(f"computed by torch on {device.type} in fp32")
+    say(f"computed by torch on {runtime.device.type} in fp32")
     if request.out is None:
         return
     result = {
@@ -107,7 +106,7 @@ def evaluate(subject: Subject, request: AdaptationRequest, *, command: str) -> N
         "run_commit": subject.run_result.get("environment", {}).get("commit"),
         "command": command,
         "seconds": time.perf_counter() - start,
-        "environment": {**host.environment(), **_torch_environment(device)},
+        "environment": {**host.environment(), **runtime.environment()},
     }
     request.out.mkdir(parents=True, exist_ok=True)
     json_files.write(request.out / RESULT, result)
@@ -192,9 +191,3 @@ def _finite(perplexity: float) -> float | None:
 
 def _to_json(settings: Any) -> dict[str, Any]:
     return {"kind": type(settings).__name__.lower(), **dataclasses.asdict(settings)}
-
-
-def _torch_environment(device: torch.device) -> dict[str, Any]:
-    cuda = device.type == "cuda"
-    name = torch.cuda.get_device_name(device) if cuda else f"cpu ({platform.machine()})"
-    return {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": name}

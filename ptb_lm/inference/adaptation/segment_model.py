@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ptb_lm.common.errors import UserError
+from ptb_lm.data.text import Ids
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.config import Config
 
@@ -88,6 +89,10 @@ class SegmentModel:
         self.weights = {name: torch.tensor(array, device=device) for name, array in weights.items()}
         self.is_tied = "softmax.kernel" not in weights
         self._layers = config.num_layers
+
+    def place(self, ids: Ids) -> Tensor:
+        """Return word ids on the model's device, int64."""
+        return torch.from_numpy(ids).to(self.weights["embedding"].device, torch.int64)
 
     def zero_state(self) -> State:
         """Return the state before the first word."""

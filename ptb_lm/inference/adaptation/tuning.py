@@ -7,14 +7,13 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from ptb_lm.data.text import Ids
 from ptb_lm.inference.adaptation import Adaptation, Cache, Dynamic
-
-if TYPE_CHECKING:  # they import torch
-    from ptb_lm.inference.adaptation.adapted_scorer import AdaptedScorer
-    from ptb_lm.inference.adaptation.dynamic_evaluation import ScoredText
+from ptb_lm.inference.adaptation.adapted_scorer import AdaptedScorer, cache_log_shares, mix_cache
+from ptb_lm.inference.adaptation.dynamic_evaluation import ScoredText, text_perplexity
 
 # The first values of --tune: `least` goes on beyond an edge at which the best value lies. Dynamic evaluation
 # tries one setting after the other from the defaults on, each with the best of those before it.
@@ -29,17 +28,15 @@ CACHE_WEIGHTS = (0.05, 0.1, 0.15, 0.2, 0.3)
 UPPER_LIMITS = {"decay": 1.0, "weight": 1.0}  # a setting must be less
 FURTHER = 6  # values beyond a grid, at most: 64 times less or more than its edge
 
-S = TypeVar("S", Dynamic, Cache)
 T = TypeVar("T")
 GridValue = TypeVar("GridValue", int, float)
-
 
 # The settings that were tried, None for the model as it was trained, and the perplexity with them.
 Trial = tuple[Dynamic | Cache | None, float]
 
 
 def tune(
-    scorer: "AdaptedScorer",
+    scorer: AdaptedScorer,
     ids: Ids,
     start: Adaptation,
     *,
@@ -67,48 +64,57 @@ def tune(
         best = dataclasses.replace(best, dynamic=dynamic)
     if start.cache is not None:
         best = dataclasses.replace(best, cache=search.tune_cache(text, start.cache))
-    return best, search.trials
+    return best, list(search.trials.items())
 
 
+@dataclass(frozen=True)
 class _Search:
     """A search on a text: its trials, and the settings that it must not change."""
 
-    def __init__(
-        self, scorer: "AdaptedScorer", ids: Ids, held: Mapping[str, Any], tell: Callable[[Trial], object]
-    ) -> None:
-        self.trials: list[Trial] = []
-        self._scorer, self._ids, self._held, self._tell = scorer, ids, held, tell
+    scorer: AdaptedScorer
+    ids: Ids
+    held: Mapping[str, Any]
+    tell: Callable[[Trial], object]
+    trials: dict[Dynamic | Cache | None, float] = field(default_factory=dict)
 
-    def tune_dynamic(self, start: Dynamic, *, keep_hidden: bool) -> "tuple[Dynamic, ScoredText]":
+    def tune_dynamic(self, start: Dynamic, *, keep_hidden: bool) -> tuple[Dynamic, ScoredText]:
         """Return the best settings, and the text as it is scored with them."""
-        best: tuple[float, Dynamic, ScoredText] | None = None
+        best: tuple[Dynamic, ScoredText] | None = None
 
-        def measure(settings: Dynamic) -> float:
+        def measure(settings: Dynamic, name: str, value: float) -> float:
             nonlocal best
-            text = self._scorer.score(self._ids, settings, keep_hidden=keep_hidden, description=str(settings))
-            perplexity = text.perplexity
-            if best is None or perplexity < best[0]:
-                best = perplexity, settings, text
-            return perplexity
+            change: dict[str, Any] = {name: value}
+            changed = dataclasses.replace(settings, **change)
+            if changed not in self.trials:
+                text = self.scorer.score(self.ids, changed, keep_hidden=keep_hidden, description=str(changed))
+                self.note(changed, text.perplexity)
+                if best is None or self.trials[changed] < self.trials[best[0]]:
+                    best = changed, text
+            return self.trials[changed]
 
         for rule in self._values("dynamic", "rule", start.rule, tuple(DYNAMIC_GRID)):
-            begin = start if rule == start.rule else dataclasses.replace(start, rule=rule)
-            self._tune_in_turn(begin, DYNAMIC_GRID[rule], measure)
+            settings = dataclasses.replace(start, rule=rule)
+            for name, grid in DYNAMIC_GRID[rule].items():
+                values = self._values("dynamic", name, getattr(settings, name), grid)
+                limit = UPPER_LIMITS.get(name, math.inf)
+                least(functools.partial(measure, settings, name), values, limit=limit)
+                tried = (each for each in self.trials if isinstance(each, Dynamic) and each.rule == rule)
+                settings = min(tried, key=self.trials.__getitem__)
         assert best is not None
-        return best[1], best[2]
+        return best
 
-    def tune_cache(self, text: "ScoredText", start: Cache) -> Cache:
+    def tune_cache(self, text: ScoredText, start: Cache) -> Cache:
         """Try all settings: the shares of a number of words and a theta serve for all weights."""
-        targets = len(self._ids) - 1
+        targets = len(self.ids) - 1
         sizes = self._values("cache", "words", start.words, CACHE_WORDS)
         thetas = self._values("cache", "theta", start.theta, CACHE_THETAS)
         weights = self._values("cache", "weight", start.weight, CACHE_WEIGHTS)
 
         def measure(words: int, theta: float) -> float:
-            shares_N = self._scorer.cache_shares(text, self._ids, words=words, theta=theta)
+            shares_N = cache_log_shares(text, words=words, theta=theta)
 
             def measure_weight(weight: float) -> float:
-                perplexity = self._scorer.cache_perplexity(text, shares_N, weight)
+                perplexity = text_perplexity(mix_cache(text.log_p_N, shares_N, weight))
                 return self.note(Cache(words=words, theta=theta, weight=weight), perplexity)
 
             return least(measure_weight, weights, limit=UPPER_LIMITS["weight"])
@@ -118,43 +124,18 @@ class _Search:
             distinct_sizes(sizes, targets),
             limit=2 * targets,
         )
-        return self._best(Cache)
+        tried = (each for each in self.trials if isinstance(each, Cache))
+        return min(tried, key=self.trials.__getitem__)
 
     def note(self, settings: Dynamic | Cache | None, perplexity: float) -> float:
         """Store a trial, tell it, and return its perplexity."""
-        self.trials.append((settings, perplexity))
-        self._tell(self.trials[-1])
+        self.trials[settings] = perplexity
+        self.tell((settings, perplexity))
         return perplexity
-
-    def _best(self, kind: type[S]) -> S:
-        """Return the best settings of a kind that were tried."""
-        perplexities = {
-            settings: perplexity for settings, perplexity in self.trials if isinstance(settings, kind)
-        }
-        return min(perplexities, key=perplexities.__getitem__)
 
     def _values(self, kind: str, name: str, start: T, grid: Sequence[T]) -> Sequence[T]:
         """Return the values to try for a setting."""
-        return (start,) if f"{kind}.{name}" in self._held else grid
-
-    def _tune_in_turn(
-        self, start: Dynamic, grid: Mapping[str, Sequence[float]], measure: Callable[[Dynamic], float]
-    ) -> None:
-        """Try the values of one setting after the other, each with the best of those before it."""
-        perplexities: dict[Dynamic, float] = {}
-
-        def measure_with(settings: Dynamic, name: str, value: float) -> float:
-            change: dict[str, Any] = {name: value}
-            changed = dataclasses.replace(settings, **change)
-            if changed not in perplexities:
-                perplexities[changed] = self.note(changed, measure(changed))
-            return perplexities[changed]
-
-        best = start
-        for name, grid_values in grid.items():
-            values = self._values("dynamic", name, getattr(start, name), grid_values)
-            least(functools.partial(measure_with, best, name), values, limit=UPPER_LIMITS.get(name, math.inf))
-            best = min(perplexities, key=perplexities.__getitem__)
+        return (start,) if f"{kind}.{name}" in self.held else grid
 
 
 def distinct_sizes(sizes: Sequence[int], words: int) -> Sequence[int]:

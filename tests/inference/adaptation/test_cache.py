@@ -8,6 +8,7 @@ from ptb_lm.inference.adaptation import Cache
 torch = pytest.importorskip("torch")
 
 from ptb_lm.inference.adaptation import adapted_scorer  # noqa: E402
+from ptb_lm.inference.adaptation.dynamic_evaluation import ScoredText  # noqa: E402
 
 VOCABULARY, WIDTH = 6, 5
 
@@ -18,6 +19,10 @@ def drawn(length: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     hidden_NH = rng.uniform(-1, 1, (length, WIDTH))
     p_NV = rng.dirichlet(np.ones(VOCABULARY), size=length)
     return hidden_NH, p_NV, rng.integers(VOCABULARY, size=length)
+
+
+def scored(log_p_N: np.ndarray, hidden_NH: np.ndarray, targets_N: np.ndarray) -> ScoredText:
+    return ScoredText(*map(torch.tensor, (log_p_N, hidden_NH, targets_N)))
 
 
 def reference_mixture(
@@ -52,9 +57,7 @@ def test_every_word_equals_the_reference(
     with np.errstate(over="ignore", invalid="ignore"):
         mixed_NV = reference_mixture(hidden_NH, p_NV, targets_N, settings)
     log_p_N = np.log(p_NV[np.arange(40), targets_N])
-    found = adapted_scorer.add_cache(
-        torch.tensor(log_p_N), torch.tensor(hidden_NH), torch.tensor(targets_N), settings
-    ).numpy()
+    found = adapted_scorer.add_cache(scored(log_p_N, hidden_NH, targets_N), settings).numpy()
     expected = np.log(mixed_NV[np.arange(40), targets_N])
     known = np.isfinite(expected)
     assert known.sum() > 5
@@ -68,19 +71,19 @@ def test_the_mixture_is_a_distribution() -> None:
     total = 0.0
     for word in range(VOCABULARY):
         last = np.append(targets_N[:-1], word)  # the last place, with each word in it
-        log_p_N = torch.tensor(np.log(p_NV[np.arange(12), last]))
-        mixture_N = adapted_scorer.add_cache(log_p_N, torch.tensor(hidden_NH), torch.tensor(last), settings)
+        text = scored(np.log(p_NV[np.arange(12), last]), hidden_NH, last)
+        mixture_N = adapted_scorer.add_cache(text, settings)
         total += mixture_N[-1].exp().item()
     assert total == pytest.approx(1)
 
 
 def test_a_score_does_not_depend_on_later_words() -> None:
     hidden_NH, p_NV, targets_N = drawn(30, seed=3)
-    log_p_N, hidden, targets = map(torch.tensor, (np.log(p_NV[:, 0]), hidden_NH, targets_N))
+    text = scored(np.log(p_NV[:, 0]), hidden_NH, targets_N)
     settings = Cache(words=8, theta=1.0, weight=0.3)
-    whole = adapted_scorer.add_cache(log_p_N, hidden, targets, settings)
+    whole = adapted_scorer.add_cache(text, settings)
     for known in (1, 2, 9, 29):
-        found = adapted_scorer.add_cache(log_p_N[:known], hidden[:known], targets[:known], settings)
+        found = adapted_scorer.add_cache(ScoredText(*(part[:known] for part in text)), settings)
         np.testing.assert_allclose(found, whole[:known], rtol=1e-12)
 
 
@@ -89,17 +92,14 @@ def test_words_drawn_at_random_are_not_predicted() -> None:
     rng = np.random.default_rng(4)
     targets_N = rng.integers(VOCABULARY, size=4000)
     hidden_NH = np.eye(VOCABULARY)[targets_N]  # each state as telling of its target as can be
-    uniform = torch.full((4000,), -np.log(VOCABULARY), dtype=torch.float64)
-    shuffled = torch.tensor(np.roll(hidden_NH, 1, axis=0))  # of the input word, as a model's is
+    uniform = np.full(4000, -np.log(VOCABULARY))
+    shuffled = np.roll(hidden_NH, 1, axis=0)  # of the input word, as a model's is
     settings = Cache(words=500, theta=1.0, weight=0.2)
-    found = adapted_scorer.add_cache(uniform, shuffled, torch.tensor(targets_N), settings)
+    found = adapted_scorer.add_cache(scored(uniform, shuffled, targets_N), settings)
     assert -found.mean().item() > np.log(VOCABULARY) - 0.005
 
 
 def test_a_weight_of_zero_is_no_cache() -> None:
     hidden_NH, p_NV, targets_N = drawn(9, seed=5)
-    log_p_N = torch.tensor(np.log(p_NV[:, 1]))
-    settings = Cache(words=3, theta=1.0, weight=0.0)
-    assert torch.equal(
-        adapted_scorer.add_cache(log_p_N, torch.tensor(hidden_NH), torch.tensor(targets_N), settings), log_p_N
-    )
+    text = scored(np.log(p_NV[:, 1]), hidden_NH, targets_N)
+    assert torch.equal(adapted_scorer.add_cache(text, Cache(words=3, theta=1.0, weight=0.0)), text.log_p_N)
