@@ -1,1 +1,1 @@
-"""Faults that are done to real runs, and their outcomes, from which docs/reliability.md is written."""
+"""Faults that are done to real runs, and their outcomes, from which results/reliability.md is written."""

@@ -1,4 +1,4 @@
-"""Do faults to real runs, count what comes of them, and write docs/reliability.md."""
+"""Do faults to real runs, count what comes of them, and write results/reliability.md."""
 
 import argparse
 import collections
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"default: all of {'; '.join(FAULTS)}",
     )
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn; default: %(default)s")
-    parser.add_argument("--write", action="store_true", help="write the table of docs/reliability.md")
+    parser.add_argument("--write", action="store_true", help="write the table of results/reliability.md")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""All faults by name, what is promised of each, and the table of docs/reliability.md.
+"""All faults by name, what is promised of each, and the table of results/reliability.md.
 
 outcomes.py does the faults: this file is read where torch is not installed. The table is written from the
 counts that scripts/reliability --write keeps.
@@ -13,7 +13,7 @@ from ptb_lm.common.tables import write_markdown
 AS_PROMISED = "as promised"
 
 ROOT = Path(__file__).resolve().parents[2]
-COUNTS, PAGE = ROOT / "docs" / "reliability.json", ROOT / "docs" / "reliability.md"
+COUNTS, PAGE = ROOT / "results" / "reliability.json", ROOT / "results" / "reliability.md"
 BEGIN, END = "<!-- counts: written by scripts/reliability --write -->\n", "<!-- end of counts -->\n"
 TITLES = ("fault", "what is promised", "framework", "tries", "as promised", "before")
 
@@ -27,7 +27,7 @@ class Fault(NamedTuple):
     frameworks: tuple[str, ...] = ("torch", "tensorflow")  # that it is tried with
 
 
-# docs/reliability.md says above its table what "same end" and "exact resume" mean.
+# results/reliability.md says above its table what "same end" and "exact resume" mean.
 SAME = "same end"
 GOES_ON = "exact resume"
 STOPPED = f"its exit status, no traceback and all done steps saved; {GOES_ON}"
