@@ -35,10 +35,8 @@ FRAMEWORK_MODULES = {
         "benchmarks.studies.profile",  # by torch's own profiler
         "ptb_lm.classifier.on_torch",
         # A model that changes while it reads, and a model as a plain torch module.
-        "ptb_lm.inference.adaptation.adapted_scorer",
-        "ptb_lm.inference.adaptation.dynamic_evaluation",
+        "ptb_lm.inference.adaptation",
         "ptb_lm.inference.importing.tensor_files",  # torch's own reader of its files
-        "ptb_lm.inference.adaptation.segment_model",
         "ptb_lm.inference.torch_module",
     ),
     "tensorflow": (
