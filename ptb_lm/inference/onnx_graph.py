@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx.checker
+import onnx.parser
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
@@ -21,9 +22,33 @@ from ptb_lm.model.config import Config
 
 OPSET = 17
 IR_VERSION = 8  # the one of runtimes that know this opset
-INPUTS, OUTPUTS = ("words", "h", "c"), ("logits", "h_after", "c_after")
 LARGEST_FILE = (1 << 31) - 1  # bytes: protobuf counts them in 32 bits
 LAYER_BYTES = 1 << 12  # largest description of a layer, besides its numbers
+
+# ONNX's own notation (onnx.parser). Axes with a name are of any length.
+_NETWORK = """
+<ir_version: {ir_version}, opset_import: ["" : {opset}], producer_name: "ptb_lm">
+ptb_lm (int64[batch, {time}] words, {state} h, {state} c)
+    => (float[batch, {time}, {vocabulary_size}] logits, {state} h_after, {state} c_after) {{
+  words_TB = Transpose <perm = [1, 0]> (words)
+  output_TBE = Gather (embedding, words_TB)
+  {h} = Split <axis = 0> (h)
+  {c} = Split <axis = 0> (c)
+  {layers}
+  {softmax_kernel}
+  h_after = Concat <axis = 0> ({h_after})
+  c_after = Concat <axis = 0> ({c_after})
+  output_BTH = Transpose <perm = [1, 0, 2]> ({top})
+  products_BTV = MatMul (output_BTH, "softmax.kernel")
+  logits = Add (products_BTV, "softmax.bias")
+}}
+"""
+_LAYER = """
+  "lstm.{number}.Y", "h_after.{number}", "c_after.{number}" = LSTM <hidden_size = {hidden}> (
+    {below}, "lstm.{number}.W", "lstm.{number}.R", "lstm.{number}.B", , "h.{number}", "c.{number}")
+  {output} = Squeeze ("lstm.{number}.Y", one)
+"""  # Squeeze: without the axis of directions
+_TIED_KERNEL = '"softmax.kernel" = Transpose <perm = [1, 0]> (embedding)'
 
 
 def model(
@@ -42,18 +67,10 @@ def model(
     """
     vocabulary = json.dumps(list(words))
     _check_size(config, weights, vocabulary)
-    arrays, nodes = _network(config, weights)
-    graph = helper.make_graph(
-        nodes,
-        "ptb_lm",
-        *_values(config, len(words), "time" if steps is None else steps),
-        [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in arrays.items()],
-    )
-    onnx_model = helper.make_model(
-        graph,
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        ir_version=IR_VERSION,
-        producer_name="ptb_lm",
+    onnx_model = onnx.parser.parse_model(_network(config, len(words), "time" if steps is None else steps))
+    onnx_model.graph.initializer.extend(
+        numpy_helper.from_array(np.ascontiguousarray(array), name)
+        for name, array in _parameters(config, weights).items()
     )
     helper.set_model_props(onnx_model, {"vocabulary": vocabulary})
     onnx.checker.check_model(onnx_model, full_check=True)
@@ -72,85 +89,49 @@ def _check_size(config: Config, weights: Mapping[str, NDArray[Any]], vocabulary:
         )
 
 
-def _network(
-    config: Config, weights: Mapping[str, NDArray[Any]]
-) -> tuple[dict[str, NDArray[Any]], list[onnx.NodeProto]]:
-    """Return the parameters and nodes of the whole network, from words to logits."""
+def _network(config: Config, vocabulary_size: int, time: str | int) -> str:
+    """Return the whole network, from words to logits, in ONNX's notation."""
+    layers = range(config.num_layers)
+    outputs = ["output_TBE", *(f'"lstm.{number}.output_TBH"' for number in layers)]
+    states = {
+        name: ", ".join(f'"{name}.{number}"' for number in layers)
+        for name in ("h", "c", "h_after", "c_after")
+    }
+    written = [
+        _LAYER.format(
+            number=number, hidden=config.hidden_size, below=outputs[number], output=outputs[number + 1]
+        )
+        for number in layers
+    ]
+    return _NETWORK.format(
+        ir_version=IR_VERSION,
+        opset=OPSET,
+        time=time,
+        state=f"float[{config.num_layers}, batch, {config.hidden_size}]",
+        vocabulary_size=vocabulary_size,
+        layers="".join(written),
+        softmax_kernel=_TIED_KERNEL if config.tie_weights else "",
+        top=outputs[-1],
+        **states,
+    )
+
+
+def _parameters(config: Config, weights: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the parameters of the network, by their names in it."""
     arrays: dict[str, NDArray[Any]] = {
         "embedding": weights["embedding"],
         "softmax.bias": weights["softmax.bias"],
         "one": np.array([1], np.int64),
     }
-    layers = range(config.num_layers)
-    nodes = [
-        helper.make_node("Transpose", ["words"], ["words_TB"], perm=[1, 0]),
-        helper.make_node("Gather", ["embedding", "words_TB"], ["output_TBE"]),
-        helper.make_node("Split", ["h"], [f"h.{layer}" for layer in layers], axis=0),
-        helper.make_node("Split", ["c"], [f"c.{layer}" for layer in layers], axis=0),
-    ]
-    top = "output_TBE"
-    for layer in layers:
-        layer_arrays, layer_nodes, top = _layer(layer, top, weights)
-        arrays |= layer_arrays
-        nodes += layer_nodes
-    kernel = "softmax.kernel"
-    if config.tie_weights:
-        nodes.append(helper.make_node("Transpose", ["embedding"], [kernel], perm=[1, 0]))
-    else:
-        arrays[kernel] = weights[kernel]
-    nodes += [
-        helper.make_node("Concat", [f"h_after.{layer}" for layer in layers], ["h_after"], axis=0),
-        helper.make_node("Concat", [f"c_after.{layer}" for layer in layers], ["c_after"], axis=0),
-        helper.make_node("Transpose", [top], ["output_BTH"], perm=[1, 0, 2]),
-        helper.make_node("MatMul", ["output_BTH", kernel], ["products_BTV"]),
-        helper.make_node("Add", ["products_BTV", "softmax.bias"], ["logits"]),
-    ]
-    return arrays, nodes
-
-
-def _layer(
-    layer: int, below: str, weights: Mapping[str, NDArray[Any]]
-) -> tuple[dict[str, NDArray[Any]], list[onnx.NodeProto], str]:
-    """Return a layer's parameters and nodes, and the name of its output.
-
-    Args:
-        layer: Counted from 0, from the bottom.
-        below: The name of its input.
-        weights: Canonical parameters.
-    """
-    name = f"lstm.{layer}."
-    bias = _gates(weights[name + "bias"])
-    arrays = {
-        name + "W": _gates(weights[name + "kernel"]).T[None],
-        name + "R": _gates(weights[name + "recurrent_kernel"]).T[None],
-        name + "B": np.pad(bias, (0, len(bias)))[None],  # the second bias, of the recurrence, is zero
-    }
-    inputs = [below, *arrays, "", f"h.{layer}", f"c.{layer}"]
-    outputs = [name + "Y", f"h_after.{layer}", f"c_after.{layer}"]
-    output = name + "output_TBH"
-    nodes = [
-        helper.make_node("LSTM", inputs, outputs, hidden_size=len(bias) // 4),
-        helper.make_node("Squeeze", [name + "Y", "one"], [output]),  # the axis of directions
-    ]
-    return arrays, nodes, output
-
-
-def _values(
-    config: Config, vocabulary_size: int, time: str | int
-) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
-    """Return the descriptions of the inputs and of the outputs; an axis with a name is of any length."""
-    state: list[str | int | None] = [config.num_layers, "batch", config.hidden_size]
-    number = TensorProto.FLOAT
-    return (
-        [
-            helper.make_tensor_value_info("words", TensorProto.INT64, ["batch", time]),
-            *(helper.make_tensor_value_info(name, number, state) for name in INPUTS[1:]),
-        ],
-        [
-            helper.make_tensor_value_info("logits", number, ["batch", time, vocabulary_size]),
-            *(helper.make_tensor_value_info(name, number, state) for name in OUTPUTS[1:]),
-        ],
-    )
+    for number in range(config.num_layers):
+        name = f"lstm.{number}."
+        bias = _gates(weights[name + "bias"])
+        arrays[name + "W"] = _gates(weights[name + "kernel"]).T[None]
+        arrays[name + "R"] = _gates(weights[name + "recurrent_kernel"]).T[None]
+        arrays[name + "B"] = np.pad(bias, (0, len(bias)))[None]  # the second bias, of the recurrence, is zero
+    if not config.tie_weights:
+        arrays["softmax.kernel"] = weights["softmax.kernel"]
+    return arrays
 
 
 def _gates(array: NDArray[Any]) -> NDArray[Any]:

@@ -100,7 +100,7 @@ class Adaptation:
         return " and ".join(names)
 
 
-KINDS: dict[str, type[Any]] = {"dynamic": Dynamic, "cache": Cache}
+KINDS: dict[str, Any] = {"dynamic": Dynamic, "cache": Cache}
 
 
 def _settings(kind: str) -> Sequence[Hyperparameter]:
