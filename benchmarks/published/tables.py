@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from benchmarks.published import Figure, Publication, for_workload
-from ptb_lm.bench.findings import Group, Result, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.formats import NOTHING, significant, times
 from ptb_lm.bench.reporting.page import CaptionedTable
+from ptb_lm.bench.summary import Group, Result, distinct, speed_ratio
 from ptb_lm.common.tables import Column, Name, Table, TableCell
 
 _T = TypeVar("_T")

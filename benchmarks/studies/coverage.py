@@ -17,10 +17,9 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
-from ptb_lm.bench.findings import Group, Result, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats
-from ptb_lm.bench.summary import summarise
+from ptb_lm.bench.summary import Group, Result, distinct, speed_ratio, summarise
 from ptb_lm.bench.variants import original
 from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError

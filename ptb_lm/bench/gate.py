@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench.check.bounds import Bound
-from ptb_lm.bench.findings import distinct
 from ptb_lm.bench.rows import WRONG
 from ptb_lm.bench.run import process
 from ptb_lm.bench.run.machine import Machine
 from ptb_lm.bench.run.process import Worker, WorkerError
 from ptb_lm.bench.selection import Options
+from ptb_lm.bench.summary import distinct
 from ptb_lm.bench.variants import Variant, original
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.common import cli, files, host, streams

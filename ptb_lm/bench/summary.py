@@ -1,23 +1,216 @@
-"""Raw rows to results: the time of each variant in a workload's pass, and its ratio to the baseline.
+"""The results of a benchmark: of each variant in a pass of a workload, with its ratio to the baseline.
 
-All variants of a pass must declare equal work. They must compute in one precision too, but for those whose
-names give another: the report says so beside their ratios.
+`summarise` makes them of raw rows. All variants of a pass must declare equal work. They must compute in one
+precision too, but for those whose names give another: the report says so beside their ratios.
 """
 
-import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from ptb_lm.bench import rows, variants
-from ptb_lm.bench.findings import Group, Result, Summary, distinct, speed_ratio
-from ptb_lm.bench.rows import MEASURED, SECOND_MODEL, WRONG, Row
+from ptb_lm.bench import intervals, rows, variants
+from ptb_lm.bench.intervals import LogMean, Ratio, Spread
+from ptb_lm.bench.rows import MEASURED, SECOND_MODEL, WRONG, Row, Work
 from ptb_lm.bench.selection import instead_of
 from ptb_lm.bench.variants import declared_precision, original
 from ptb_lm.common.errors import UserError
 
 EQUAL_WORK = ("parameters", "flops_per_step", "items_per_step", "unit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The result of a variant in a pass of a workload."""
+
+    variant: str
+    label: str
+    status: str  # one of rows.STATUSES; only "wrong" hides what was measured
+    reason: str  # the reason why it is not, or not wholly, measured
+    blocks: tuple[Row, ...]  # the measured rows, by round
+    planned_rounds: int
+    ratio: Ratio | None  # to the group's baseline, 1 for itself; None if they have no round in common
+    notes: tuple[str, ...]
+    description: str  # a description of the program; "" if there is none
+
+    @property
+    def seconds(self) -> Spread | None:
+        """Seconds a step, over the rounds."""
+        return self._spread(lambda row: row.seconds_per_step)
+
+    @property
+    def total_time(self) -> tuple[float, int]:
+        """Seconds of all timed blocks together, and their steps."""
+        return sum(row.seconds for row in self.blocks), sum(row.steps for row in self.blocks)
+
+    @property
+    def rate(self) -> Spread | None:
+        """Items a second."""
+        return self._spread(lambda row: row.rate)
+
+    @property
+    def mean_rate(self) -> LogMean | None:
+        """Items a second: the geometric mean over processes, with its interval."""
+        processes: dict[int, list[float]] = {}
+        for row in self.blocks:
+            processes.setdefault(row.process, []).append(row.rate)
+        return intervals.geometric_mean([*processes.values()]) if processes else None
+
+    @property
+    def gemm_fraction(self) -> Spread | None:
+        """The declared FLOPs a second, as a fraction of the machine's matrix multiplication in that round."""
+        return self._spread(lambda row: row.gemm_fraction)
+
+    @property
+    def roofline_fraction(self) -> Spread | None:
+        """The time of a step at its roofline (roofline.py), of that round, as a fraction of that it took."""
+        return self._spread(lambda row: row.roofline_fraction)
+
+    @property
+    def is_repetition(self) -> bool:
+        """Whether this is the second measurement of a program (variants.py)."""
+        return original(self.variant) != self.variant
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds it was measured in: in some twice, if a run went on (runner.py)."""
+        return len({row.round for row in self.blocks})
+
+    @property
+    def processes(self) -> int:
+        """The number of processes that measured it."""
+        return len({row.process for row in self.blocks})
+
+    @property
+    def engine(self) -> str:
+        """The libraries that computed the LSTM."""
+        return "; ".join(distinct(row.engine for row in self.blocks if row.engine))
+
+    def largest(self, facts: str, key: str) -> float | None:
+        """Return the largest value of a fact that rows record: of `startup`, `peak_memory` or `parity`."""
+        return max(
+            (getattr(row, facts)[key] for row in self.blocks if key in getattr(row, facts)), default=None
+        )
+
+    def _spread(self, value: Callable[[Row], float | None]) -> Spread | None:
+        known = [number for row in self.blocks if (number := value(row)) is not None]
+        return intervals.spread(known) if known else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A pass of a workload: its results, those of most items a second first, those without figures last."""
+
+    suite: str
+    workload: str
+    pass_name: str
+    baseline: str
+    work: Work | None  # None if nothing was measured
+    results: tuple[Result, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def precisions(self) -> list[str]:
+        """The precisions that its variants computed in."""
+        return distinct(row.work.precision for result in self.results for row in result.blocks[:1])
+
+    @property
+    def cuts(self) -> list[str]:
+        """The ways in which the workload was smaller or larger than declared."""
+        return distinct(row.cut for result in self.results for row in result.blocks if row.cut)
+
+    @property
+    def name(self) -> str:
+        """The workload and pass, for people."""
+        return f"{self.workload}, {self.pass_name}"
+
+    @property
+    def measured_results(self) -> list[Result]:
+        """The results with figures, in order."""
+        return [result for result in self.results if result.blocks]
+
+    @property
+    def candidates(self) -> list[Result]:
+        """The results measured to their end, the fastest first, without second measurements."""
+        return [
+            result
+            for result in self.measured_results
+            if result.status == MEASURED and not result.is_repetition
+        ]
+
+    @cached_property
+    def fastest(self) -> Result | None:
+        """The first candidate that no other was faster than, in two or more rounds that both have.
+
+        The order of the candidates is that of medians, which drift of the machine may turn round; ratios are
+        paired. If each was slower than some other, it is the first in that order.
+        """
+        candidates = self.candidates
+        for one in candidates:
+            ratios = (speed_ratio(other, one) for other in candidates if other is not one)
+            if not any(ratio and ratio.interval is not None and ratio.estimate > 1 for ratio in ratios):
+                return one
+        return candidates[0] if candidates else None
+
+    @property
+    def repetitions(self) -> list[tuple[Result, Ratio]]:
+        """The A/A tests: results of a program's second measurement, with their ratios to the first."""
+        found = []
+        for result in self.results:
+            first = self.result(original(result.variant)) if result.is_repetition else None
+            if first and (ratio := speed_ratio(result, first)):
+                found.append((result, ratio))
+        return found
+
+    def result(self, variant: str) -> Result | None:
+        """Return a variant's result, if it is part of the group."""
+        return next((result for result in self.results if result.variant == variant), None)
+
+    def label(self, variant: str) -> str:
+        """Return the label of a variant in tables."""
+        return result.label if (result := self.result(variant)) else variant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A benchmark's results."""
+
+    groups: tuple[Group, ...]
+    environment: Mapping[str, tuple[str, ...]]  # the distinct values that the rows recorded, by name
+    sessions: tuple[str, ...]  # when each run that measured rows began
+    commands: tuple[str, ...]
+    times: tuple[str, ...]  # of the first and the last row
+    remarks: tuple[str, ...]
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        """The suites' names."""
+        return tuple(distinct(group.suite for group in self.groups))
+
+
+def speed_ratio(result: Result, base: Result) -> Ratio | None:
+    """Return how many times as fast as another a result is; None if no round has both."""
+    return _pair(result.blocks, base.blocks)
+
+
+def _pair(blocks: Sequence[Row], base: Sequence[Row]) -> Ratio | None:
+    """Return how many times as fast as the base's some blocks are, paired by session and round."""
+    if blocks and blocks == base:  # which is 1 by definition, and not by measurement
+        return Ratio(mean=0.0, error=None, freedom=0, unit="round", units=len(blocks))
+    ours, theirs = ({(row.session, row.round): row for row in each} for each in (blocks, base))
+    return intervals.ratio(
+        {key: row.seconds_per_step for key, row in theirs.items()},
+        {key: row.seconds_per_step for key, row in ours.items()},
+        {key: (theirs[key].process, row.process) for key, row in ours.items() if key in theirs},
+    )
+
+
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """Return the distinct values, in the order of their first."""
+    return list(dict.fromkeys(values))
 
 
 def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
@@ -76,62 +269,83 @@ def _group(
     if len(baselines) > 1 and baseline is None:
         raise UserError(f"{source}: {name} has several baselines: {', '.join(baselines)}; choose --baseline")
     baseline = baseline or baselines[0]
-    measured = [row for row in members if row.status == MEASURED]
+    measured = [row for row in members if row.is_measured]
     _check_work(measured, name, source)
     by_variant: dict[str, list[Row]] = {}
     for row in members:
         by_variant.setdefault(row.variant, []).append(row)
-    results = {variant: _result(own, wrong.get(_program(own[0]))) for variant, own in by_variant.items()}
-    if len({row.work.precision for row in measured}) > 1:
-        results = {variant: _with_precision(result) for variant, result in results.items()}
+    # Wrong is never fast: what was timed before the error came to light is no figure.
+    blocks = {
+        variant: tuple(
+            sorted((row for row in own if row.is_measured), key=lambda row: row.round)
+            if _program(own[0]) not in wrong
+            else ()
+        )
+        for variant, own in by_variant.items()
+    }
+    several = len({row.work.precision for row in measured}) > 1
+    results = [
+        _result(own, blocks[variant], wrong.get(_program(own[0])), blocks.get(baseline, ()), several)
+        for variant, own in by_variant.items()
+    ]
     warnings = []
-    base = results.get(baseline)
-    if base is None or not base.blocks:
-        why = "was not part of it" if base is None else f"was not measured ({base.status})"
+    if not blocks.get(baseline):
+        status = next((result.status for result in results if result.variant == baseline), "")
+        why = f"was not measured ({status})" if status else "was not part of it"
         warnings.append(f"There are no ratios: the baseline {baseline} {why}.")
-    else:
-        results = {variant: _with_ratio(result, base) for variant, result in results.items()}
     return Group(
         suite=first.suite,
         workload=first.workload,
         pass_name=first.pass_name,
         baseline=baseline,
         work=measured[0].work if measured else None,
-        results=tuple(sorted(results.values(), key=_slowness)),
+        results=tuple(sorted(results, key=lambda each: -each.rate.median if each.rate else math.inf)),
         warnings=tuple(warnings),
     )
 
 
-def _slowness(result: Result) -> float:
-    return -result.rate.median if result.rate else math.inf
+def _result(
+    members: Sequence[Row], blocks: tuple[Row, ...], wrong: Row | None, base: tuple[Row, ...], several: bool
+) -> Result:
+    """Return the result of a variant.
 
-
-def _result(members: Sequence[Row], wrong: Row | None) -> Result:
-    troubles = [row for row in members if row.status != MEASURED]
-    trouble = wrong or (troubles[0] if troubles else None)
-    # Wrong is never fast: what was timed before the error came to light is no figure.
-    measured = [row for row in members if row.status == MEASURED and not wrong]
-    blocks = tuple(sorted(measured, key=lambda row: row.round))
-    planned = max(row.planned_rounds for row in members)
-    rounds = len({row.round for row in blocks})
-    command = next((row.command for row in members if row.command), "")
+    Args:
+        members: All its rows.
+        blocks: Those that count, by round.
+        wrong: A row that says that its program is wrong, if it is.
+        base: Blocks of the baseline.
+        several: True if the group has several precisions, so that the label names the variant's.
+    """
+    first = members[0]
+    trouble = wrong or next((row for row in members if not row.is_measured), None)
+    planned, done = max(row.planned_rounds for row in members), len({row.round for row in blocks})
+    ratio = _pair(blocks, base)
     notes = list(_join_notes(row.note for row in members if row.note))
     if any(row.check.get("dropout", "").startswith(SECOND_MODEL) for row in blocks):
         notes.append("its gradients were compared in a second model without dropout")
     if blocks and trouble:
-        notes.append(f"{trouble.status} after {rounds} of {planned} rounds: {trouble.reason}")
-    elif 0 < rounds < planned:
-        notes.append(f"only {rounds} of {planned} rounds")
+        notes.append(f"{trouble.status} after {done} of {planned} rounds: {trouble.reason}")
+    elif 0 < done < planned:
+        notes.append(f"only {done} of {planned} rounds")
+    if base and blocks and ratio is None:
+        notes.append("no round in common with the baseline")
+    elif ratio and ratio.error is None and blocks != base:
+        notes.append("one round: no interval")
+    given = declared_precision(first.variant)
+    precision = (blocks[0].work.precision if blocks else given) if several else None
+    is_in_name = first.label == first.variant and given
     return Result(
-        variant=members[0].variant,
-        label=members[0].label,
+        variant=first.variant,
+        label=f"{first.label}, {precision}" if precision and not is_in_name else first.label,
         status=trouble.status if trouble else MEASURED,
         reason=trouble.reason if trouble else "",
         blocks=blocks,
         planned_rounds=planned,
-        ratio=None,
+        ratio=ratio,
         notes=tuple(notes),
-        description=variants.description(original(members[0].variant), command),
+        description=variants.description(
+            original(first.variant), next((row.command for row in members if row.command), "")
+        ),
     )
 
 
@@ -150,31 +364,12 @@ def _join_notes(notes: Iterable[str]) -> Iterator[str]:
         yield "".join(part for pair in zip(words, [*shown, ""], strict=True) for part in pair)
 
 
-def _with_precision(result: Result) -> Result:
-    """Name the precision in the label, because in this group it tells variants apart."""
-    precision = result.blocks[0].work.precision if result.blocks else declared_precision(result.variant)
-    if result.label == result.variant and declared_precision(result.variant):
-        return result  # which is the name that gives it
-    return dataclasses.replace(result, label=f"{result.label}, {precision}") if precision else result
-
-
-def _with_ratio(result: Result, base: Result) -> Result:
-    ratio = speed_ratio(result, base)
-    notes = result.notes
-    if result.blocks and ratio is None:
-        notes = (*notes, "no round in common with the baseline")
-    elif ratio and ratio.error is None and result.variant != base.variant:
-        notes = (*notes, "one round: no interval")
-    return dataclasses.replace(result, ratio=ratio, notes=notes)
-
-
 def _environment(loaded: Iterable[Row]) -> dict[str, tuple[str, ...]]:
-    values: dict[str, list[str]] = {}
-    for row in loaded:
-        for name, value in row.environment.items():
-            if value is not None:
-                values.setdefault(name, []).append(str(value))
-    return {name: tuple(distinct(each)) for name, each in values.items()}
+    """Return the distinct values of each fact that is known of a row's environment."""
+    items = (item for row in loaded for item in row.environment.items())
+    facts = distinct((name, str(value)) for name, value in items if value is not None)
+    names = distinct(name for name, _ in facts)
+    return {each: tuple(value for name, value in facts if name == each) for each in names}
 
 
 def _check_work(measured: Sequence[Row], name: str, source: Path) -> None:
@@ -183,12 +378,18 @@ def _check_work(measured: Sequence[Row], name: str, source: Path) -> None:
     Raises:
         UserError: Two do not; it names them and what differs. Or one is of another precision than its name.
     """
-    for what in EQUAL_WORK:
-        _check_equal(measured, what, name, source)
     for row in measured:
         if declared_precision(row.variant) not in (None, row.work.precision):
             raise UserError(f"{source}: {row.variant} of {name} was computed in {row.work.precision}")
-    _check_equal(_without_own_precision(measured), "precision", name, source)
+    for what in (*EQUAL_WORK, "precision"):
+        compared = _without_own_precision(measured) if what == "precision" else measured
+        for row in compared[1:]:
+            one, two = getattr(compared[0].work, what), getattr(row.work, what)
+            if one != two:
+                raise UserError(
+                    f"{source}: the variants of {name} did unequal work: {what} is {one} for "
+                    f"{compared[0].variant} and {two} for {row.variant}"
+                )
 
 
 def common_precision(measured: Iterable[Row]) -> str | None:
@@ -198,13 +399,3 @@ def common_precision(measured: Iterable[Row]) -> str | None:
 
 def _without_own_precision(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if declared_precision(row.variant) is None]
-
-
-def _check_equal(rows: Sequence[Row], what: str, name: str, source: Path) -> None:
-    for row in rows[1:]:
-        one, two = getattr(rows[0].work, what), getattr(row.work, what)
-        if one != two:
-            raise UserError(
-                f"{source}: the variants of {name} did unequal work: {what} is {one} for {rows[0].variant} "
-                f"and {two} for {row.variant}"
-            )

@@ -11,11 +11,10 @@ from xml.etree import ElementTree
 import pytest
 from bench_rows import WORK, document, rounds, row, unmeasured
 
-from ptb_lm.bench.findings import Group, speed_ratio
 from ptb_lm.bench.reporting import plots
 from ptb_lm.bench.reporting.bar_plot import SpeedPlot
 from ptb_lm.bench.reporting.page import to_markdown
-from ptb_lm.bench.summary import summarise
+from ptb_lm.bench.summary import Group, speed_ratio, summarise
 
 TWO = {"torch/basic": 1.0, "torch/cudnn": 2.0}
 OVER_ALL = [*rounds(TWO), *rounds(TWO, workload="medium")]

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from bench_rows import ENVIRONMENT, PTB, WORK, rounds, row, unmeasured, write
 
-from ptb_lm.bench.findings import Group, Summary, speed_ratio
-from ptb_lm.bench.summary import summarise
+from ptb_lm.bench.summary import Group, Summary, speed_ratio, summarise
 from ptb_lm.common.errors import UserError
 
 SPEEDS = {"torch/basic": 1.0, "torch/block": 0.7, "torch/cudnn": 2.5}
@@ -68,9 +67,9 @@ def test_facts_are_kept(tmp_path: Path) -> None:
     ]
     summary = summary_of(tmp_path, rows)
     result = summary.groups[0].result("torch/basic")
-    assert result.fact("startup", "build_seconds", max) == 4
-    assert result.fact("peak_memory", "host_bytes", max) == 1e9
-    assert result.fact("peak_memory", "device_bytes", max) is None
+    assert result.largest("startup", "build_seconds") == 4
+    assert result.largest("peak_memory", "host_bytes") == 1e9
+    assert result.largest("peak_memory", "device_bytes") is None
     assert summary.environment["torch"] == ("2.13.0", "2.11")
     assert "commit" not in summary.environment, "it was not known"
     assert summary.times == ("2026-01", "2026-02")

@@ -7,15 +7,14 @@ the end of a run the terminal shows the same, with bars of characters, and then 
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from ptb_lm.bench.findings import Group, Result, Summary, distinct, speed_ratio
-from ptb_lm.bench.intervals import Ratio
 from ptb_lm.bench.reporting import formats, result_table
 from ptb_lm.bench.reporting.bar_plot import Bar, SpeedPlot
-from ptb_lm.bench.reporting.formats import NOTHING, join_names, percent, rate, significant, wrap
-from ptb_lm.bench.reporting.page import CaptionedTable
+from ptb_lm.bench.reporting.formats import NOTHING, join_names, rate, significant, wrap
+from ptb_lm.bench.reporting.page import CaptionedTable, write_items
 from ptb_lm.bench.rows import MEASURED
+from ptb_lm.bench.summary import Group, Result, Summary, distinct, speed_ratio
 from ptb_lm.bench.variants import TITLES, original, program
 from ptb_lm.common.tables import Column, Table
 from ptb_lm.model.frameworks import MODELS
@@ -38,27 +37,23 @@ def choose_groups(groups: Sequence[Group]) -> list[Group]:
 def speeds(groups: Sequence[Group]) -> dict[CellType, list[Result | None]]:
     """Return the fastest result of each cell type by group, by cell type in the order of the models."""
     several = len({precision for group in groups for precision in group.precisions}) > 1
-    found: dict[CellType, list[Result | None]] = {}
+    found: dict[tuple[str, str, str], list[Result | None]] = {}
     for place, group in enumerate(groups):
         for result in reversed(group.candidates):  # the fastest comes last, and stays
-            found.setdefault(_cell_type(result, several), [None] * len(groups))[place] = result
-    known = [*MODELS, *sorted({model for model, _ in found} - {*MODELS})]
-    frameworks = [*TITLES.values()]
+            framework, model = program(result.variant)
+            precision = f", {formats.precision(result.blocks[0].work.precision)}" if several else ""
+            found.setdefault((model, framework, precision), [None] * len(groups))[place] = result
+    models = formats.in_order({model for model, _, _ in found}, MODELS)
+    frameworks = formats.in_order({framework for _, framework, _ in found}, TITLES)
 
-    def order(key: CellType) -> tuple[int, int, str]:
-        model, framework = key
-        title = framework.partition(",")[0]
-        place = frameworks.index(title) if title in frameworks else len(frameworks)
-        return known.index(model), place, framework
+    def order(key: tuple[str, str, str]) -> tuple[int, int, str]:
+        model, framework, precision = key
+        return models.index(model), frameworks.index(framework), precision
 
-    return {key: found[key] for key in sorted(found, key=order)}
-
-
-def _cell_type(result: Result, with_precision: bool) -> CellType:
-    framework, model = program(result.variant)
-    title = TITLES.get(framework, framework)
-    precision = formats.precision(result.blocks[0].work.precision)
-    return model, f"{title}, {precision}" if with_precision else title
+    return {
+        (model, f"{TITLES.get(framework, framework)}{precision}"): found[model, framework, precision]
+        for model, framework, precision in sorted(found, key=order)
+    }
 
 
 def heading(group: Group, groups: Sequence[Group]) -> str:
@@ -108,122 +103,69 @@ def plot(groups: Sequence[Group]) -> Iterator[SpeedPlot]:
         yield SpeedPlot(title=title, panels=panels)
 
 
-def sentences(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield a sentence or two of all passes together, if several have a choice, and of each."""
-    with_a_choice = [group for group in groups if group.candidates and _count_choices(group) > 1]
-    if len(with_a_choice) > 1:
-        yield " ".join(_describe_all(with_a_choice))
-    for group in groups:
-        yield f"{group.name}: {' '.join(_describe(group))}"
+def sentences(groups: Sequence[Group]) -> list[str]:
+    """Return a sentence or two of all passes together, if several have a choice, and of each."""
+    described = [(group, _compare(group)) for group in groups]
+    choosing = [
+        (group, found)
+        for group, found in described
+        if group.candidates and sum(not result.is_repetition for result in group.results) > 1
+    ]
+    together = _compare_all(choosing) if len(choosing) > 1 else {"choices": {}}
+    return write_items("answer.md", groups=described, **together)
 
 
-def _count_choices(group: Group) -> int:
-    """Return how many variants there were to choose from, measured or not."""
-    return sum(not result.is_repetition for result in group.results)
+def _compare(group: Group) -> dict[str, Any]:
+    """Return how a pass's fastest compares with the other candidates, by their labels."""
+    first = group.fastest
+    ratios = {
+        each.label: speed_ratio(first, each) for each in group.candidates if first and each is not first
+    }
+    intervals = {label: ratio.interval for label, ratio in ratios.items() if ratio and ratio.interval}
+    slower = {label: low - 1 for label, (low, _) in intervals.items() if low > 1}
+    near = {label: max(high, 1 / low) - 1 for label, (low, high) in intervals.items() if label not in slower}
+    unknown = [label for label in ratios if label not in intervals]
+    # It may have been faster than all of these.
+    broken_off = [
+        each.label for each in group.measured_results if each.status != MEASURED and not each.is_repetition
+    ]
+    units = {ratio.unit for ratio in ratios.values() if ratio and ratio.interval}
+    return {
+        "alone": not ratios,
+        "slower": slower,
+        "nearest": min(slower, key=lambda label: slower[label], default=""),
+        "near": near,
+        "unknown": unknown,
+        "broken_off": broken_off,
+        "by_rounds": "round" in units,
+        # Intervals of processes show that it is faster than every other.
+        "is_sure": units == {"process"} and not (near or unknown or broken_off),
+        "ahead": [
+            group.label(original(again.variant))
+            for again, _ in group.repetitions
+            if first and original(again.variant) != first.variant
+            if (ratio := speed_ratio(again, first)) and ratio.estimate > 1
+        ],
+    }
 
 
-def _describe_all(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield what to take in which passes, in which of them that is sure, and what may be best in all."""
+def _compare_all(described: Sequence[tuple[Group, dict[str, Any]]]) -> dict[str, Any]:
+    """Return what to take in which passes, in which of them that is sure, and what may be best in all."""
+    groups = [group for group, _ in described]
     alike = len({group.pass_name for group in groups}) == 1
     titles = [group.workload if alike else f"{group.workload} ({group.pass_name})" for group in groups]
     choices: dict[str, list[str]] = {}
     for title, group in zip(titles, groups, strict=True):
         if group.fastest:
             choices.setdefault(group.fastest.label, []).append(title)
-    one_for_all = len(choices) == 1
-    each = "; ".join(f"{label} for {join_names(where)}" for label, where in choices.items())
-    yield f"On this machine take {next(iter(choices)) if one_for_all else each}."
-    sure = [title for title, group in zip(titles, groups, strict=True) if _is_sure(group)]
-    where = f": {join_names(sure)}" if 0 < len(sure) < len(groups) else ""
-    yield f"That every other is slower is shown in {len(sure)} of {len(groups)} passes{where}."
-    slower = {each.variant for group in groups for each, ratio in _others(group) if _is_above_1(ratio)}
-    everywhere = [each for each in groups[0].candidates if each.variant not in slower]
     fit = [
         each.label
-        for each in everywhere
+        for each in groups[0].candidates
+        if not any(group.label(each.variant) in found["slower"] for group, found in described)
         if all(group.result(each.variant) in group.candidates for group in groups)
     ]
-    if fit and not one_for_all:
-        yield f"{fit[0]} may be the fastest in all of them."
-
-
-def _is_sure(group: Group) -> bool:
-    """Return whether intervals of processes show that the fastest is faster than every other.
-
-    They show nothing of a variant that broke off: it may have been faster.
-    """
-    others = _others(group)
-    by_processes = all(ratio and ratio.unit == "process" for _, ratio in others)
-    return bool(others) and by_processes and not _rivals(group) and not _broken_off(group)
-
-
-def _broken_off(group: Group) -> list[str]:
-    """Return the labels of what was measured, but not to its end."""
-    return [
-        each.label for each in group.measured_results if each.status != MEASURED and not each.is_repetition
-    ]
-
-
-def _others(group: Group) -> list[tuple[Result, Ratio | None]]:
-    """Return every other candidate, and how many times as fast the fastest is."""
-    first = group.fastest
-    return [(each, speed_ratio(first, each)) for each in group.candidates if first and each is not first]
-
-
-def _rivals(group: Group) -> list[tuple[Result, Ratio | None]]:
-    """Return the candidates that no interval shows to be slower than the fastest."""
-    return [(other, ratio) for other, ratio in _others(group) if not _is_above_1(ratio)]
-
-
-def _is_above_1(ratio: Ratio | None) -> bool:
-    return ratio is not None and ratio.interval is not None and ratio.interval[0] > 1
-
-
-def _describe(group: Group) -> Iterator[str]:
-    """Yield what to take in a pass, by how much it is faster at least, and what may be as fast."""
-    fastest, others, rivals = group.fastest, _others(group), _rivals(group)
-    if fastest is None or fastest.rate is None or group.work is None:
-        yield "nothing was measured to the end."
-    elif not others:
-        yield (
-            f"only {fastest.label} was measured: {significant(fastest.rate.median, 4)} {group.work.unit} "
-            "a second."
-        )
-    slower = {
-        each.label: ratio.interval[0] - 1
-        for each, ratio in others
-        if ratio and ratio.interval and _is_above_1(ratio)
-    }
-    bounds = {
-        each.label: percent(max(ratio.interval[1], 1 / ratio.interval[0]) - 1)
-        for each, ratio in rivals
-        if ratio and ratio.interval
-    }
-    if fastest and bounds:
-        (second, bound), *more = bounds.items()
-        also = "".join(f", nor {fastest.label} and {label} by more than {least}" for label, least in more)
-        yield f"{fastest.label} and {second} do not differ by more than {bound}{also}."
-    if fastest and slower:
-        nearest = min(slower, key=lambda label: slower[label])
-        start = f"{fastest.label} is" if bounds else f"take {fastest.label}: it is"
-        count = f", the nearest of {'the other ' * bool(rivals)}{len(slower)}" if len(slower) > 1 else ""
-        yield f"{start} at least {percent(slower[nearest])} faster than {nearest}{count}."
-    unknown = [each.label for each, ratio in rivals if not ratio or not ratio.interval]
-    if fastest and unknown:
-        start = "" if bounds or slower else f"take {fastest.label}, the first by its median. "
-        yield f"{start}There are too few rounds to compare it with {join_names(unknown)}."
-    if any(ratio and ratio.interval and ratio.unit == "round" for _, ratio in others):
-        yield "Other processes may differ by more: some had fewer than three."
-    if broken_off := _broken_off(group):
-        yield f"Not counted, because not measured to the end: {join_names(broken_off)}."
-    ahead = [
-        group.label(original(again.variant))
-        for again, _ in group.repetitions
-        if fastest and original(again.variant) != fastest.variant
-        if (ratio := speed_ratio(again, fastest)) and ratio.estimate > 1
-    ]
-    if ahead:
-        yield f"Measured a second time, {join_names(ahead)} came out faster."
+    sure = [title for title, (_, found) in zip(titles, described, strict=True) if found["is_sure"]]
+    return {"choices": choices, "sure": sure, "compared": len(groups), "fit": fit}
 
 
 def to_text(summary: Summary, *, width: int, encoding: str | None) -> str:

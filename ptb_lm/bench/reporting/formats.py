@@ -4,8 +4,8 @@ import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from ptb_lm.bench.findings import Group, distinct
 from ptb_lm.bench.intervals import LogMean
+from ptb_lm.bench.summary import Group, distinct
 from ptb_lm.bench.variants import TITLES, program
 from ptb_lm.common import streams
 from ptb_lm.model.frameworks import FRAMEWORKS, MODELS
@@ -119,11 +119,11 @@ def title(groups: Sequence[Group]) -> str:
     workloads = distinct(group.workload for group in groups if group.measured_results)
     works = [row.work for result in results for row in result.blocks if row.work]
     devices = distinct(work.device.partition(":")[0] for work in works)
-    precisions = _in_order({work.precision for work in works}, _PRECISIONS)
+    precisions = in_order({work.precision for work in works}, _PRECISIONS)
     pairs = [program(result.variant) for result in results]
     frameworks = distinct(framework for framework, _ in pairs)
     own = [TITLES[name] for name in FRAMEWORKS if name in frameworks]
-    programs = _in_order({model for framework, model in pairs if framework in FRAMEWORKS}, MODELS)
+    programs = in_order({model for framework, model in pairs if framework in FRAMEWORKS}, MODELS)
     programs += distinct(TITLES.get(name, name) for name in frameworks if name not in FRAMEWORKS)
     where = [
         f"{join_names(workloads)} on {join_names([_DEVICES.get(each, each) for each in devices])}",
@@ -133,7 +133,7 @@ def title(groups: Sequence[Group]) -> str:
     return f"{', '.join(where)}: {join_names(programs)}"
 
 
-def _in_order(names: set[str], known: Iterable[str]) -> list[str]:
+def in_order(names: set[str], known: Iterable[str]) -> list[str]:
     """Return names in the order of those that are known, others last."""
     return [*(name for name in known if name in names), *sorted(names - {*known})]
 

@@ -1,10 +1,13 @@
 """A document: its parts, as Markdown, and as one page of HTML that needs nothing else, no network, no script.
 
-The page is the Markdown with plots between its tables. Both are written by templates/.
+The page is the Markdown with plots between its tables. Both are written by templates/, which has the report's
+sentences, too.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 from xml.etree.ElementTree import Element
 
 import jinja2
@@ -13,8 +16,9 @@ from markdown.extensions import Extension
 from markdown.treeprocessors import Treeprocessor
 from markupsafe import Markup
 
-from ptb_lm.bench.reporting import plots
+from ptb_lm.bench.reporting import formats, plots
 from ptb_lm.bench.reporting.plots import Plot
+from ptb_lm.bench.variants import original
 from ptb_lm.common import streams, tables
 from ptb_lm.common.tables import Table
 
@@ -27,7 +31,16 @@ _TEMPLATES = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+
+
+def _one_line(value: object) -> str:
+    return re.sub(r"\s+", " ", str(value))
+
+
 _TEMPLATES.filters |= {"text": tables.markdown_text, "table": tables.to_markdown}
+_TEMPLATES.filters |= {"flops": formats.flops, "names": formats.join_names, "original": original}
+_TEMPLATES.filters |= {name: getattr(formats, name) for name in ("percent", "ratio", "significant", "times")}
+_SENTENCES = _TEMPLATES.overlay(finalize=_one_line)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +96,13 @@ class Document:
     plots: Sequence[Plot] = ()
     warnings: Sequence[str] = ()
     explanation: str = ""
+
+
+def write_items(template: str, **data: Any) -> list[str]:
+    """Return the items of a list that a template makes of some data, a line each."""
+    written = _SENTENCES.get_template(template).render(data)
+    _, *items = re.split("^-", written, flags=re.MULTILINE)
+    return [_one_line(item).strip() for item in items]
 
 
 def to_markdown(document: Document, *, figure: Callable[[Plot], str] | None = None) -> str:

@@ -1,27 +1,41 @@
-"""The report of a benchmark: report.md, and report.html with plots."""
+"""The report of a benchmark: report.md, and report.html with plots.
 
-from collections.abc import Iterator, Sequence
+It begins with the answer (answer.py). Then come the workloads' tables, plots and remarks, training runs, and
+the machine.
+"""
+
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from ptb_lm.bench.findings import Group, Summary, distinct
+from ptb_lm.bench import suites
 from ptb_lm.bench.intervals import spread
-from ptb_lm.bench.reporting import answer, formats, page, sections
-from ptb_lm.bench.reporting.page import Document
-from ptb_lm.bench.reporting.plots import MISSING
+from ptb_lm.bench.reporting import answer, formats, page, result_table
+from ptb_lm.bench.reporting.bar_plot import Bar, BarPlot
+from ptb_lm.bench.reporting.formats import NOTHING
+from ptb_lm.bench.reporting.page import CaptionedTable, Document, Section, write_items
+from ptb_lm.bench.reporting.plots import MISSING, plot_epochs
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.run.machine import DISTURBANCE_LIMIT
 from ptb_lm.bench.run.record import PACKAGES
-from ptb_lm.bench.summary import summarise
-from ptb_lm.bench.variants import original
+from ptb_lm.bench.summary import Group, Summary, distinct, summarise
 from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import atomic_write
+from ptb_lm.common.tables import Column, Name, Table, TableCell
+from ptb_lm.training import run_folders
 
 MARKDOWN, PAGE = "report.md", "report.html"
 
 _VERSIONS = ("ptb_lm", "python", "cuda", "cudnn", *PACKAGES)
 _UNSTEADY = 0.9  # the lower quartile of the GEMM rates, as a fraction of the upper one
 _COARSE = 0.1  # half the width of an A/A test's interval, as a fraction: above, a run resolves little
+_PROCESS_FACTS = {"started"}  # they are no machine's
+_FACTS_FIRST = ("cpu", "processor", "device", "cores", "threads", "torch", "tensorflow", "commit")
+_ONE_A_CORE = "one a core"  # the first words of some libraries about their threads
+_SAME = f"{formats.SAME}: the interval holds 1, so that no difference is shown"
 
 
 def write_report(
@@ -62,120 +76,236 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
     Raises:
         UserError: A run cannot be read.
     """
-    workloads: dict[tuple[str, str], list[Group]] = {}
+    workloads: dict[str, list[Group]] = {}
     for group in summary.groups:
-        workloads.setdefault((group.suite, group.workload), []).append(group)
-    several = len(summary.suites) > 1
-    parts = [sections.workload(groups, with_suite=several) for groups in workloads.values()]
-    if runs:
-        parts.append(sections.learning_curves(runs))
+        suite = f"{group.suite}: " if len(summary.suites) > 1 else ""
+        workloads.setdefault(f"{suite}{group.workload}", []).append(group)
     return Document(
         title=formats.title(summary.groups),
         subtitle=_subtitle(summary),
         tables=list(answer.table(summary.groups)),
         plots=list(answer.plot(summary.groups)),
-        lead=list(answer.sentences(summary.groups)),
-        warnings=[
-            *summary.remarks,
-            *_describe_mixture(summary),
-            *_describe_slowness(summary),
-            *(f"{group.name}: {warning}" for group in summary.groups for warning in group.warnings),
-            *(f"{group.name}: {doubt}" for group in summary.groups for doubt in _doubts(group)),
+        lead=answer.sentences(summary.groups),
+        warnings=write_items(
+            "warnings.md",
+            summary=summary,
+            mixed=list(_list_mixtures(summary)),
+            doubts=[(group, _find_doubts(group)) for group in summary.groups],
+            disturbance_limit=DISTURBANCE_LIMIT,
+            coarse=_COARSE,
+        ),
+        sections=[
+            *(_workload(title, groups) for title, groups in workloads.items()),
+            *([_learning_curves(runs)] if runs else []),
+            _machine(summary),
         ],
-        sections=[*parts, sections.machine(summary)],
         explanation="how_to_read.md",
     )
 
 
-def _doubts(group: Group) -> Iterator[str]:
-    """Yield reasons for doubt: too few cores, disturbed blocks, an unsteady machine, a coarse A/A test."""
-    blocks = [row for result in group.results for row in result.blocks]
-    yield from _describe_quota(blocks)
-    disturbances = sum(row.others is not None and row.others > DISTURBANCE_LIMIT for row in blocks)
-    if disturbances:
-        yield (
-            f"other processes took more than {DISTURBANCE_LIMIT:g} of a core beside {disturbances} of "
-            f"{len(blocks)} blocks, in all tries of these blocks. A busy process may hold up a step of "
-            "several threads many times over."
-        )
-    for on, rates in sections.gemm_rates(group).items():
-        found = spread(rates)
-        if found.low < _UNSTEADY * found.high:
-            yield (
-                "the machine was not equally fast all the time. Its matrix products made at most "
-                f"{formats.significant(found.low)} GFLOP/s beside a quarter of the blocks, and at least "
-                f"{formats.significant(found.high)} beside another quarter ({on}). A ratio pairs blocks that "
-                "are near in time, but times and words per second are of a machine in several states."
-            )
-    if len(group.candidates) > 1 and not any(ratio.interval for _, ratio in group.repetitions):
-        yield "there is no A/A test with an interval, so the resolution of this run is not known."
-    for result, ratio in group.repetitions:
-        if ratio.differs:
-            yield (
-                f"{result.variant} is the same program as {original(result.variant)}, and their ratio is "
-                f"{formats.ratio(ratio)}. One such interval in twenty misses 1 by chance. If it is not that, "
-                "the machine was not quiet, and the other intervals are too narrow."
-            )
-        if ratio.half_width is not None and ratio.half_width > _COARSE:
-            yield (
-                f"by the A/A test the resolution of this run is {formats.percent(ratio.half_width)}. A "
-                "smaller difference between two variants may not show. More processes, on a quiet machine, "
-                "make it finer."
-            )
-
-
-def _describe_quota(blocks: Sequence[Row]) -> Iterator[str]:
-    """Yield a sentence if a container gave fewer cores than there were threads."""
-    for quota in distinct(row.environment.get("cpu_quota") for row in blocks):
-        threads = max(
-            sections.threads(row) or 0 for row in blocks if row.environment.get("cpu_quota") == quota
-        )
-        if quota is not None and quota < threads:
-            yield (
-                f"the container has a quota of {quota:g} cores, and {threads} threads share it: the system "
-                f"stops them for a part of the time. OMP_NUM_THREADS={max(1, int(quota))} is steadier."
-            )
-
-
 def _subtitle(summary: Summary) -> str:
     """Return suites, commit, machine and days."""
-    commits = " and ".join(map(_short, summary.environment.get("commit", ()))) or "unknown"
+    commits = " and ".join(map(_shorten_commit, summary.environment.get("commit", ()))) or "unknown"
     facts = ("processor", "device", "cpu")
     machine = distinct(value for name in facts for value in summary.environment.get(name, ()))
     days = distinct(time[:10] for time in summary.times)
-    return "; ".join(
-        filter(
-            None,
-            (
-                f"Benchmark {', '.join(summary.suites)}, commit {commits}",
-                ", ".join(machine),
-                " to ".join(days),
-            ),
-        )
+    parts = (
+        f"Benchmark {', '.join(summary.suites)}, commit {commits}",
+        ", ".join(machine),
+        " to ".join(days),
     )
+    return "; ".join(part for part in parts if part)
 
 
-def _short(commit: str) -> str:
+def _shorten_commit(commit: str) -> str:
     """Return a commit's short hash, and whether there were uncommitted changes."""
     digest, _, changes = commit.partition(" ")
     return f"{digest[:7]} {changes}".rstrip()
 
 
-def _describe_mixture(summary: Summary) -> Iterator[str]:
+def _list_mixtures(summary: Summary) -> Iterator[str]:
     """Yield what is not the same for all rows: commits, versions, sessions."""
-    differ = {"commits": [_short(commit) for commit in summary.environment.get("commit", ())]}
-    for name in _VERSIONS:
-        differ[f"versions of {name}"] = list(summary.environment.get(name, ()))
-    differ["sessions"] = [session[:16].replace("T", " ") for session in summary.sessions]
-    several = [f"{what} ({', '.join(values)})" for what, values in differ.items() if len(values) > 1]
-    if several:
-        yield (
-            f"The rows are of several {' and several '.join(several)}. A ratio pairs rows of one session. "
-            "But figures may be of different programs, or of a machine in different states."
+    facts = {
+        "commits": [_shorten_commit(commit) for commit in summary.environment.get("commit", ())],
+        **{f"versions of {name}": summary.environment.get(name, ()) for name in _VERSIONS},
+        "sessions": [session[:16].replace("T", " ") for session in summary.sessions],
+    }
+    for what, values in facts.items():
+        if len(values) > 1:
+            yield f"{what} ({', '.join(values)})"
+
+
+def _find_doubts(group: Group) -> dict[str, Any]:
+    """Return reasons for doubt: too few cores, disturbed blocks, an unsteady machine, no A/A test."""
+    blocks = [row for result in group.results for row in result.blocks]
+    quotas = {
+        quota: max(count_threads(row) or 0 for row in blocks if row.environment.get("cpu_quota") == quota)
+        for quota in distinct(row.environment.get("cpu_quota") for row in blocks)
+        if quota is not None
+    }
+    rates = {on: spread(found) for on, found in gemm_rates(group).items()}
+    return {
+        "blocks": len(blocks),
+        "quotas": [(quota, threads) for quota, threads in quotas.items() if quota < threads],
+        "disturbed": sum(row.others is not None and row.others > DISTURBANCE_LIMIT for row in blocks),
+        "unsteady": [(on, found) for on, found in rates.items() if found.low < _UNSTEADY * found.high],
+        "has_interval": any(ratio.interval for _, ratio in group.repetitions),
+    }
+
+
+def count_threads(row: Row) -> int | None:
+    """Return the number of threads of all processes of a row; None if it is not known."""
+    told = str(row.environment.get("threads"))
+    found = re.match(r"\d+", told.replace(_ONE_A_CORE, str(row.environment.get("cores"))))
+    return int(found[0]) * int(row.environment.get("processes", 1)) if found else None
+
+
+def gemm_rates(group: Group) -> Mapping[str, Sequence[float]]:
+    """Return the GEMM rates beside the blocks, in GFLOP/s, by what they were measured on.
+
+    Rows of earlier versions do not tell on what, and are left out.
+    """
+    rates: dict[str, list[float]] = {}
+    for row in (row for result in group.results for row in result.blocks):
+        if row.gemm_library and row.gemm_gflops:
+            on_threads = f", threads: {row.gemm_threads}" if row.gemm_threads else ""
+            on = f"{row.work.precision}, {row.gemm_library}, {row.gemm_shape}{on_threads}"
+            rates.setdefault(on, []).append(row.gemm_gflops)
+    return rates
+
+
+def _workload(title: str, groups: Sequence[Group]) -> Section:
+    """Describe a workload, given its passes."""
+    published_tables = suites.load("published.tables:tables")
+    precisions = distinct(precision for group in groups for precision in group.precisions)
+    return Section(
+        title=title,
+        paragraphs=write_items(
+            "work.md",
+            works=[group for group in groups if group.work],
+            cuts=distinct(cut for group in groups for cut in group.cuts),
+            precisions=precisions,
+        ),
+        tables=[CaptionedTable(table=result_table.table(groups), remarks=_remarks(groups, precisions))],
+        plots=[plot for group in groups for plot in _plots(group, several=len(groups) > 1)],
+        published=list(published_tables(groups)) if published_tables else (),
+        details=[each for group in groups if group.work for each in _details(group)],
+    )
+
+
+def _remarks(groups: Sequence[Group], precisions: Sequence[str]) -> list[str]:
+    """Return what stands below the table of a workload's passes."""
+    threads: dict[str, list[str]] = {}
+    notes: list[tuple[Group, str, list[str]]] = []
+    for group in groups:
+        for result in group.results:
+            for told in distinct(
+                count_threads(row) or row.environment.get("threads") for row in result.blocks
+            ):
+                if told is not None:
+                    threads.setdefault(str(told), []).append(result.variant)
+        for note in distinct(note for result in group.results for note in result.notes):
+            labels = [result.label for result in group.results if note in result.notes]
+            everyone = len(labels) == len(group.measured_results) > 1
+            notes.append((group, note, ["all"] if everyone else labels))
+    return write_items(
+        "remarks.md",
+        groups=groups,
+        same=_SAME if any(len(group.measured_results) > 1 for group in groups) else "",
+        legend=distinct(line for group in groups for line in formats.legend(group)),
+        threads={count: distinct(variants) for count, variants in threads.items()},
+        precisions=precisions,
+        notes=notes,
+        unavailable=result_table.unavailable(groups),
+    )
+
+
+def _plots(group: Group, *, several: bool) -> Iterator[BarPlot]:
+    """Yield ratios to the baseline with intervals, and fractions of the GEMM rate with quartiles."""
+    suffix = f", {group.pass_name}" if several else ""
+    ratios = [
+        Bar(label=result.label, value=ratio.estimate, ends=ratio.interval, text=formats.ratio(ratio))
+        for result in group.results
+        if (ratio := result.ratio)
+    ]
+    if len(ratios) > 1:
+        yield BarPlot(title=f"Speed-up over {group.label(group.baseline)}{suffix}", bars=ratios, origin=1)
+    fractions = [
+        # A bar ends at the limit, also where that was measured too low.
+        Bar(
+            label=result.label,
+            value=min(known.median, 1.0),
+            ends=(min(known.low, 1.0), min(known.high, 1.0)) if known.count > 1 else None,
+            text=formats.limit_percent(known.median),
         )
+        for result in group.results
+        if (known := result.gemm_fraction)
+    ]
+    if fractions:
+        yield BarPlot(title=f"Fraction of the GEMM rate{suffix}", bars=fractions, origin=0, percent=True)
 
 
-def _describe_slowness(summary: Summary) -> Iterator[str]:
-    """Yield what the machine lacked."""
-    for why in summary.environment.get("no_kernels", ()):
-        yield f"This package's models for torch ran without its compiled kernels, and more slowly: {why}."
+def _details(group: Group) -> Iterator[CaptionedTable]:
+    """Yield the table of every pair, if there are several, and the details with the machine's rates."""
+    if len(group.measured_results) > 1:
+        yield CaptionedTable(
+            caption=f"Every pair of {group.name}: how many times as fast as the column's the row's is",
+            table=result_table.pairs(group),
+            remarks=[_SAME],
+        )
+    yield CaptionedTable(
+        caption=f"How {group.name} was measured",
+        table=result_table.details(group),
+        remarks=[
+            f"GEMM rate: {on}, blocks: {len(rates)}, "
+            f"median: {formats.significant(statistics.median(rates))} GFLOP/s"
+            for on, rates in gemm_rates(group).items()
+        ],
+    )
+
+
+def _learning_curves(runs: Sequence[Path]) -> Section:
+    """Describe some runs: a row and a plot each.
+
+    Raises:
+        UserError: A path is not a run directory, or its metrics are missing or broken.
+    """
+    titles = ("epochs", "train perplexity", "best valid perplexity", "test perplexity", "words a second")
+    rows: list[list[TableCell]] = []
+    plots = []
+    for path in runs:
+        run = run_folders.find(path)
+        config, epochs = run.read_config(), run.read_metrics()
+        title = f"{config.config}, {config.choice.framework} {config.choice.model}"
+        best = min(epochs, key=lambda row: row["valid_perplexity"])
+        test = run.read_end(len(epochs)).get("test_perplexity")
+        rows.append(
+            [
+                Name(title, path.name),
+                str(len(epochs)),
+                f"{epochs[-1]['train_perplexity']:,.2f}",
+                f"{best['valid_perplexity']:,.2f} (epoch {best['epoch']:.0f})",
+                f"{test:,.2f}" if isinstance(test, int | float) else NOTHING,
+                formats.significant(epochs[-1]["words_per_second"], 4),
+            ]
+        )
+        plots.append(plot_epochs(epochs, title=f"{title} ({path.name})"))
+    return Section(
+        title="Learning curves",
+        paragraphs=[
+            "Perplexity by epoch; train is measured on the way, with dropout where the model has it."
+        ],
+        tables=[CaptionedTable(table=Table([Column("run", numeric=False), *map(Column, titles)], rows))],
+        plots=plots,
+    )
+
+
+def _machine(summary: Summary) -> Section:
+    """Describe the machine, the versions, the commands and the time of a benchmark."""
+    keys = formats.in_order(summary.environment.keys() - _PROCESS_FACTS, _FACTS_FIRST)
+    facts = [[key, "; ".join(summary.environment[key])] for key in keys]
+    facts += [["command", command] for command in summary.commands]
+    if summary.times:
+        facts.append(["measured", " to ".join(distinct(summary.times))])
+    columns = [Column("", numeric=False), Column("", numeric=False)]
+    return Section(title="The machine", tables=[CaptionedTable(table=Table(columns, facts))] if facts else [])

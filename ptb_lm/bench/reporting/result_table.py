@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ptb_lm.bench.findings import Group, Result, distinct, speed_ratio
 from ptb_lm.bench.intervals import Ratio, Spread
 from ptb_lm.bench.reporting.formats import (
     NOTHING,
@@ -21,6 +20,7 @@ from ptb_lm.bench.reporting.formats import (
     size,
     wrap,
 )
+from ptb_lm.bench.summary import Group, Result, distinct, speed_ratio
 from ptb_lm.common.tables import Column, Name, Table, TableCell
 
 # Below and above the tables of a terminal.
@@ -84,7 +84,7 @@ def _units(ratio: Ratio) -> str:
 
 
 def _fact_column(title: str, facts: str, key: str, text: Callable[[float], str]) -> ResultColumn:
-    return ResultColumn(title, lambda result, _: result.fact(facts, key, max), text)
+    return ResultColumn(title, lambda result, _: result.largest(facts, key), text)
 
 
 _RATE = ResultColumn("{unit} a second", "rate", lambda rate: significant(rate.median, 4))
@@ -231,12 +231,13 @@ def _align(ratio: Ratio | None) -> str:
     return shown if shown.endswith(SAME) else f"{shown} "
 
 
-def unavailable(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield which variants are not available here, a sentence a reason."""
+def unavailable(groups: Sequence[Group]) -> dict[str, list[str]]:
+    """Return which variants are not available here, by the reason."""
     variants = _unavailable(groups)
-    for reason in distinct(variants.values()):
-        names = sorted(variant for variant, why in variants.items() if why == reason)
-        yield f"not available here, {', '.join(names)}: {reason}"
+    return {
+        reason: sorted(variant for variant, why in variants.items() if why == reason)
+        for reason in distinct(variants.values())
+    }
 
 
 def _unavailable(groups: Sequence[Group]) -> dict[str, str]:
