@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ptb_lm.bench.findings import Group
+from ptb_lm.bench.summary import Group
 from ptb_lm.bench.reporting import answer, plots
 from ptb_lm.bench.reporting.plots import Curve, CurvePlot, Plot
 from ptb_lm.common import files

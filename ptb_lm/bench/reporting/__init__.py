@@ -1,7 +1,8 @@
 """Reports of a benchmark: report.md, report.html, the terminal's table, and the comparison of two benchmarks.
 
-report.py puts a document (page.py) together: first answer.py, which says what to take; then sections.py,
-which describes a workload by tables (result_table.py; in a checkout also those of benchmarks/published),
-training runs and the machine. formats.py writes numbers and names. page.py writes a document by templates/,
-as Markdown and as a page; plots.py draws (bar_plot.py: the bars). compare.py is for two benchmarks.
+report.py puts a document (page.py) together: first answer.py, which says what to take; then workloads with
+their tables (result_table.py; in a checkout also those of benchmarks/published), training runs and the
+machine.
+formats.py writes numbers and names. page.py writes a document by templates/, which hold the sentences, as
+Markdown and as a page; plots.py draws (bar_plot.py: the bars). compare.py is for two benchmarks.
 """
