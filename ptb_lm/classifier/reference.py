@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.classifier import Batch, ClassifierConfig, check_labels
 from ptb_lm.model.cells.cell import Array
-from ptb_lm.model.reference import log_softmax
-from ptb_lm.model.reference_stack import stack_backward, stack_forward, stack_zero_state
+from ptb_lm.model.reference import log_softmax, stack_backward, stack_forward, stack_zero_state
 
 BLANK = 0
 

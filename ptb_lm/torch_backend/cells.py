@@ -1,19 +1,26 @@
-"""The base of the layers: one layer over a sequence, in one direction, and its canonical parameters.
+"""The base of the layers, and how a layer reads sequences of different lengths.
 
 Each cell has a file. All models of a cell compute the same function of the same canonical parameters, which
 ptb_lm.model.cells declares.
 
-Shapes: T = time steps, B = batch, I = input width, H = hidden units.
+A layer that does not support lengths is run over the valid steps alone, in the order of torch's packed
+sequences: the longest sample first, the batch narrower wherever samples end. What the padding holds is never
+read.
+
+Shapes: T = time steps, B = batch, P = valid steps of all samples together, I = input width, H = hidden units,
+D = directions, K = D * H.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from typing_extensions import override
 
 from ptb_lm.model import cells
@@ -21,6 +28,7 @@ from ptb_lm.model.backend import Arrays
 
 LayerState = tuple[Tensor, ...]  # the arrays that a layer carries from step to step, each [B, H]; first h_BH
 LSTMState = tuple[Tensor, Tensor]  # h_BH, c_BH; TorchScript needs the number of them
+PREFIXES = ("", "reverse.")  # of each direction's canonical names
 
 
 class Canonical(NamedTuple):
@@ -103,7 +111,214 @@ class CanonicalLayer(Layer):
         return {name: Canonical(parameter) for name, parameter in self.named_parameters()}
 
 
+class PackedLayer(CanonicalLayer):
+    """A layer that reads packed sequences itself."""
+
+    @abstractmethod
+    def forward_packed(
+        self, x_PI: Tensor, state: LayerState, running: tuple[int, ...]
+    ) -> tuple[Tensor, LayerState]:
+        """Return the output [P, H] and each sample's state after its last step.
+
+        Args:
+            x_PI: The steps of all samples, one time step after the other.
+            state: State before the first step, with the samples in the same order.
+            running: Number of samples that have a step, for each of T.
+        """
+
+
 def widen_cell(state: LayerState) -> LayerState:
     """Return an LSTM's state whose c, a sum that grows at every step, is of float32 at least."""
     h_BH, c_BH = state
     return h_BH, c_BH.to(torch.promote_types(c_BH.dtype, torch.float32))
+
+
+class Lengths:
+    """The valid steps of each sample, for layers that do not support lengths.
+
+    Args:
+        lengths_B: Valid steps of each sample, from 1 to T; on the CPU, so that no device is waited for.
+        steps: T.
+        device: Device of the samples.
+    """
+
+    def __init__(self, lengths_B: Tensor, steps: int, device: torch.device) -> None:
+        self.lengths_B = lengths_B
+        self.steps = steps
+        self.device = device
+
+    def run(
+        self, layer: Layer, x_TBI: Tensor, state: LayerState, *, backwards: bool = False
+    ) -> tuple[Tensor, LayerState]:
+        """Run a layer over the valid steps of each sample.
+
+        Args:
+            layer: Any layer.
+            x_TBI: Input of the layer.
+            state: State before the first step that it reads.
+            backwards: True if it reads from the last valid step down to step 0.
+
+        Returns:
+            (output, state): the output [T, B, H], zero beyond a sample's length; and each sample's state
+            after the last of its steps that was read.
+        """
+        packed = self._valid_steps
+        assert packed.sorted_indices is not None
+        assert packed.unsorted_indices is not None
+        position_P = self._backward_positions if backwards else packed.data
+        x_PI = x_TBI.flatten(0, 1).index_select(0, position_P)
+        state = tuple(part_BH[packed.sorted_indices] for part_BH in state)
+        last: LayerState
+        if isinstance(layer, PackedLayer):
+            output_PH, last = layer.forward_packed(x_PI, state, tuple(packed.batch_sizes.tolist()))
+        else:
+            output_PH, last = self._run_in_pieces(layer, x_PI, state)
+        output = output_PH.new_zeros(self.steps * len(self.lengths_B), output_PH.shape[1])
+        output = output.index_copy(0, position_P, output_PH)
+        last = tuple(part_BH[packed.unsorted_indices] for part_BH in last)
+        return output.view(self.steps, len(self.lengths_B), -1), last
+
+    def _run_in_pieces(self, layer: Layer, x_PI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+        """Run a layer that needs rectangular input, one rectangle at a time; the samples stay sorted."""
+        outputs, ended = [], []
+        for (running, steps), (going_on, _) in zip(self._pieces, [*self._pieces[1:], (0, 0)], strict=True):
+            piece_PI, x_PI = x_PI.tensor_split([running * steps])
+            before = tuple(part_BH[:running] for part_BH in state)
+            output, state = layer(piece_PI.view(steps, running, -1), before)
+            outputs.append(output.flatten(0, 1))
+            ended.append(tuple(part_BH[going_on:] for part_BH in state))
+        # The shortest samples ended first, and are last in the order.
+        return torch.cat(outputs), tuple(torch.cat(parts[::-1]) for parts in zip(*ended, strict=True))
+
+    @cached_property
+    def _valid_steps(self) -> PackedSequence:
+        """The position of each valid step in the flattened [T * B], in the order of reading."""
+        return self._pack(torch.arange(self.steps)[:, None].expand(-1, len(self.lengths_B)))
+
+    @cached_property
+    def _backward_positions(self) -> Tensor:
+        """The positions, each sample read from its last valid step, [P]."""
+        return self._pack(self.lengths_B - 1 - torch.arange(self.steps)[:, None]).data
+
+    @cached_property
+    def _pieces(self) -> list[tuple[int, int]]:
+        """(samples, steps) of each run of steps in which no sample ends."""
+        running, steps = self._valid_steps.batch_sizes.unique_consecutive(return_counts=True)
+        return list(zip(running.tolist(), steps.tolist(), strict=True))
+
+    def _pack(self, step_TB: Tensor) -> PackedSequence:
+        batch = len(self.lengths_B)
+        position_TB = step_TB * batch + torch.arange(batch)
+        packed = pack_padded_sequence(position_TB, self.lengths_B, enforce_sorted=False)
+        return packed.to(self.device)  # type: ignore[arg-type] # torch declares a dtype alone
+
+
+class StackLayer(nn.Module, ABC):
+    """A layer of a stack that knows directions and lengths itself.
+
+    Attributes:
+        direction_count: 1, or 2 if it reads the sequence in both directions.
+    """
+
+    direction_count: int
+
+    @abstractmethod
+    def canonical(self) -> dict[str, Canonical]:
+        """Return the trained parameters by canonical name: kernel, ..., reverse.kernel, ..."""
+
+    @abstractmethod
+    def zero_state(self, batch_size: int) -> list[LayerState]:
+        """Return each direction's zero state for a batch."""
+
+    def with_execution(self, execute: Callable[[Layer], Layer]) -> "StackLayer":
+        """Return a layer with the same parameters whose `Layer`s, if it has any, run in another way."""
+        return self
+
+    @abstractmethod
+    def forward(
+        self, x_TBI: Tensor, state: Sequence[LayerState], lengths: Lengths | None = None
+    ) -> tuple[Tensor, list[LayerState]]:
+        """Return the output [T, B, K] and each direction's state after it has read the sequence.
+
+        Args:
+            x_TBI: The input.
+            state: Each direction's state before it reads the sequence.
+            lengths: The valid steps of each sample. None: all.
+        """
+
+
+class LibraryLayer(StackLayer):
+    """One of torch's layers: one operation for the sequence, by the library that torch uses on a device.
+
+    Attributes:
+        cell_name: Name of its cell in ptb_lm.model.cells.CELLS.
+        module_type: Class of torch's module.
+
+    Args:
+        input_size: I.
+        hidden_size: H.
+        bidirectional: True if it reads the sequence in both directions.
+    """
+
+    cell_name: ClassVar[str]
+    module_type: ClassVar[Callable[..., nn.RNNBase]]
+
+    def __init__(self, input_size: int, hidden_size: int, *, bidirectional: bool) -> None:
+        super().__init__()
+        self.module = self.module_type(input_size, hidden_size, bidirectional=bidirectional)
+        self.suffixes = ("l0", "l0_reverse") if bidirectional else ("l0",)
+        self.direction_count = len(self.suffixes)
+        for suffix in self.suffixes:
+            self.prepare_second_bias(self.module.get_parameter(f"bias_hh_{suffix}"))
+
+    @abstractmethod
+    def prepare_second_bias(self, bias: nn.Parameter) -> None:
+        """Set the second of torch's two biases to zero, and keep what the cell does not have of it there.
+
+        A second bias adds up with the first one: a trained pair would move twice as fast under SGD as the one
+        that the cell has.
+        """
+
+    def direction_parameters(self, suffix: str) -> dict[str, Canonical]:
+        """Return a direction's trained parameters by the names that the cell declares.
+
+        Args:
+            suffix: End of torch's names of them.
+        """
+        return {
+            "kernel": Canonical(self.module.get_parameter(f"weight_ih_{suffix}"), True),
+            "recurrent_kernel": Canonical(self.module.get_parameter(f"weight_hh_{suffix}"), True),
+            "bias": Canonical(self.module.get_parameter(f"bias_ih_{suffix}")),
+        }
+
+    @override
+    def canonical(self) -> dict[str, Canonical]:
+        return {
+            prefix + name: place
+            for prefix, suffix in zip(PREFIXES, self.suffixes, strict=False)
+            for name, place in self.direction_parameters(suffix).items()
+        }
+
+    @override
+    def zero_state(self, batch_size: int) -> list[LayerState]:
+        zeros, shape = next(self.parameters()).new_zeros, (batch_size, self.module.hidden_size)
+        carried = cells.get(self.cell_name).state_names
+        return [tuple(zeros(shape) for _ in carried) for _ in self.suffixes]
+
+    @override
+    def forward(
+        self, x_TBI: Tensor, state: Sequence[LayerState], lengths: Lengths | None = None
+    ) -> tuple[Tensor, list[LayerState]]:
+        self.module.train(torch.is_grad_enabled())  # without a gradient, nothing is kept for one
+        # A view if possible: nothing is copied.
+        before = [
+            parts[0][None] if len(parts) == 1 else torch.stack(parts) for parts in zip(*state, strict=True)
+        ]
+        inputs: Any = x_TBI
+        if lengths is not None:
+            inputs = pack_padded_sequence(x_TBI, lengths.lengths_B, enforce_sorted=False)
+        output, after = self.module(inputs, before[0] if len(before) == 1 else tuple(before))
+        if lengths is not None:
+            output, _ = pad_packed_sequence(output, total_length=len(x_TBI))
+        after = [after] if len(before) == 1 else after
+        return output, list(zip(*(part_DBH.unbind() for part_DBH in after), strict=True))

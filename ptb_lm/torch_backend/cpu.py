@@ -219,18 +219,28 @@ def facts() -> dict[str, str]:
 
 def describe_implementation(dtype: torch.dtype) -> str:
     """Return the end of the line that names the engine: "products by MKL, native kernels"."""
-    has_kernels = (
-        torch.backends.mkldnn.is_available()
-        and {
-            torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
-            torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
-        }.get(dtype, lambda: False)()
-    )
-    products = "oneDNN" if has_kernels else "ATen" if dtype.itemsize == 2 else "MKL"
-    if dtype == torch.float32:
-        products = get_implementation().products
+    products = get_implementation().products if dtype == torch.float32 else name_torch_library(dtype)
     kernels = get_implementation().kernels if dtype in native.TYPE_NAMES else "torch"
     return f"products by {products}, {kernels} kernels"
+
+
+def name_torch_library(dtype: torch.dtype) -> str:
+    """Return the library that torch itself multiplies with."""
+    if dtype in (torch.float32, torch.float64):
+        return "MKL" if torch.backends.mkl.is_available() else "BLAS"
+    return "oneDNN" if has_onednn(dtype) else "ATen"
+
+
+def has_onednn(dtype: torch.dtype) -> bool:
+    """Return whether oneDNN computes torch's layers and half-precision products of a type."""
+    ours = torch.ops.mkldnn
+    supported: dict[torch.dtype, Callable[[], bool]] = {
+        torch.float32: lambda: True,
+        torch.bfloat16: ours._is_mkldnn_bf16_supported,
+        torch.float16: ours._is_mkldnn_fp16_supported,
+    }
+    # It has no double precision.
+    return torch.backends.mkldnn.is_available() and dtype in supported and bool(supported[dtype]())
 
 
 @functools.cache
@@ -242,7 +252,7 @@ def has_bfloat16_products() -> bool:
 
 def has_bfloat16_lstm() -> bool:
     """Return whether torch.nn.LSTM runs in bfloat16 under torch.autocast, which always gives it to oneDNN."""
-    return not torch.backends.mkldnn.is_available() or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return not torch.backends.mkldnn.is_available() or has_onednn(torch.bfloat16)
 
 
 def find_kernels(*tensors: Tensor) -> native.Kernels | None:

@@ -3,14 +3,11 @@
 Shapes: T = time steps, B = batch, I = input width, H = hidden units, D = directions.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from ptb_lm.torch_backend.cells import Canonical, CanonicalLayer
-from ptb_lm.torch_backend.layers import LibraryLayer
+from ptb_lm.torch_backend.cells import Canonical, CanonicalLayer, LibraryLayer
 
 
 class BasicLayer(CanonicalLayer):
@@ -42,35 +39,19 @@ class CudnnLayer(LibraryLayer):
     cell_name = "gru"
     module_type = nn.GRU
 
-    def __init__(self, input_size: int, hidden_size: int, *, bidirectional: bool) -> None:
-        super().__init__(input_size, hidden_size, bidirectional=bidirectional)
-        for suffix in self.suffixes:
-            bias = self.module.get_parameter(f"bias_hh_{suffix}")
-            nn.init.zeros_(bias)
-            bias.register_hook(self._keep_candidate)
+    @override
+    def prepare_second_bias(self, bias: nn.Parameter) -> None:
+        nn.init.zeros_(bias)
+        bias.register_hook(self._keep_candidate)
 
     @override
     def direction_parameters(self, suffix: str) -> dict[str, Canonical]:
         candidate = slice(2 * self.module.hidden_size, None)
-        return {
-            "kernel": Canonical(self.module.get_parameter(f"weight_ih_{suffix}"), True),
-            "recurrent_kernel": Canonical(self.module.get_parameter(f"weight_hh_{suffix}"), True),
-            "bias": Canonical(self.module.get_parameter(f"bias_ih_{suffix}")),
-            "recurrent_bias": Canonical(self.module.get_parameter(f"bias_hh_{suffix}"), part=candidate),
-        }
-
-    @override
-    def run(self, inputs: Any, before: tuple[Tensor, ...]) -> tuple[Any, tuple[Tensor, ...]]:
-        (h_DBH,) = before
-        output, h_DBH = self.module(inputs, h_DBH)
-        return output, (h_DBH,)
+        second = self.module.get_parameter(f"bias_hh_{suffix}")
+        return {**super().direction_parameters(suffix), "recurrent_bias": Canonical(second, part=candidate)}
 
     def _keep_candidate(self, gradient: Tensor) -> Tensor:
-        """Return the gradient with respect to a second bias, with zeros for all gates but the candidate.
-
-        A second bias adds up with the first one: a trained pair would move twice as fast under SGD as the
-        one.
-        """
+        """Return the gradient with respect to a second bias, with zeros for all gates but the candidate."""
         kept = torch.zeros_like(gradient)
         kept[2 * self.module.hidden_size :] = gradient[2 * self.module.hidden_size :]
         return kept

@@ -5,16 +5,13 @@ The fifth, block_fused, is in ptb_lm.torch_backend.lstm_fused.
 Shapes: T = time steps, B = batch, I = input width, H = hidden units, D = directions.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
 from ptb_lm.model import cells
-from ptb_lm.torch_backend.cells import Canonical, CanonicalLayer, Layer, LSTMState
-from ptb_lm.torch_backend.layers import LibraryLayer
+from ptb_lm.torch_backend.cells import Canonical, CanonicalLayer, Layer, LibraryLayer, LSTMState
 
 UNITS, ROWS = 128, 8  # factors of H and I, and of B, for cuDNN's persistent kernel
 
@@ -70,23 +67,9 @@ class CudnnLayer(LibraryLayer):
     cell_name = cells.LSTM
     module_type = nn.LSTM
 
-    def __init__(self, input_size: int, hidden_size: int, *, bidirectional: bool) -> None:
-        super().__init__(input_size, hidden_size, bidirectional=bidirectional)
-        for suffix in self.suffixes:
-            freeze_second_bias(self.module.get_parameter(f"bias_hh_{suffix}"))
-
     @override
-    def direction_parameters(self, suffix: str) -> dict[str, Canonical]:
-        return {
-            "kernel": Canonical(self.module.get_parameter(f"weight_ih_{suffix}"), True),
-            "recurrent_kernel": Canonical(self.module.get_parameter(f"weight_hh_{suffix}"), True),
-            "bias": Canonical(self.module.get_parameter(f"bias_ih_{suffix}")),
-        }
-
-    @override
-    def run(self, inputs: Any, before: tuple[Tensor, ...]) -> tuple[Any, tuple[Tensor, ...]]:
-        output, after = self.module(inputs, before)
-        return output, after
+    def prepare_second_bias(self, bias: nn.Parameter) -> None:
+        freeze_second_bias(bias)
 
 
 class PersistentLayer(Layer):

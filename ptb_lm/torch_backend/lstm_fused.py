@@ -22,11 +22,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from ptb_lm.torch_backend import cpu
-from ptb_lm.torch_backend.cells import CanonicalLayer, LayerState, LSTMState, widen_cell
+from ptb_lm.torch_backend.cells import LayerState, LSTMState, PackedLayer, widen_cell
 from ptb_lm.torch_backend.native import Kernels
 
 
-class BlockFusedLayer(CanonicalLayer):
+class BlockFusedLayer(PackedLayer):
     """One operation for the sequence, with its own gradient.
 
     In half precision the carried c, a sum that grows at every step, is of float32.
@@ -46,16 +46,10 @@ class BlockFusedLayer(CanonicalLayer):
         output_PH, last = self.forward_packed(x_TBI.flatten(0, 1), state, (batch,) * steps)
         return output_PH.view(steps, batch, -1), last
 
+    @override
     def forward_packed(
         self, x_PI: Tensor, state: LayerState, running: tuple[int, ...]
     ) -> tuple[Tensor, LSTMState]:
-        """Return the output [P, H] and each sample's state after its last step.
-
-        Args:
-            x_PI: The steps of all samples, one time step after the other.
-            state: State before the first step, with the samples in the same order.
-            running: Number of samples that have a step, for each of T.
-        """
         output_PH, c_BH = FusedSequence.apply(  # type: ignore[no-untyped-call]
             x_PI, *state, self.kernel, self.recurrent_kernel, self.bias, running
         )

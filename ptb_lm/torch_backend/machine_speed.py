@@ -160,7 +160,7 @@ def list_libraries(device: str, precision: str) -> list[Library]:
     if device == "cuda":
         return [Library("torch.mm (cuBLAS)", _multiply_by_torch, plain, lambda: None)]
     threads = torch.get_num_threads
-    found = [Library(f"torch.mm ({_name_library_of_torch(dtype)})", _multiply_by_torch, plain, threads)]
+    found = [Library(f"torch.mm ({cpu.name_torch_library(dtype)})", _multiply_by_torch, plain, threads)]
     if dtype == torch.float32 and cpu.is_onednn_exact():
         found.append(Library("torch.mm (oneDNN)", _multiply_by_torch, cpu.use_onednn, threads))
     if dtype == torch.float32 and native.trouble() is None and native.can_multiply():
@@ -210,15 +210,6 @@ def _multiply_by_openblas(a_MK: Tensor, b_KN: Tensor, c_MN: Tensor) -> None:
 
 def _multiply_by_numpy(a_MK: Tensor, b_KN: Tensor, c_MN: Tensor) -> None:
     np.matmul(a_MK.numpy(), b_KN.numpy(), out=c_MN.numpy())
-
-
-def _name_library_of_torch(dtype: torch.dtype) -> str:
-    """Return the library that torch itself multiplies with on a CPU."""
-    if dtype in (torch.float32, torch.float64):
-        return "MKL" if torch.backends.mkl.is_available() else "BLAS"
-    ours = torch.ops.mkldnn
-    has = ours._is_mkldnn_bf16_supported if dtype == torch.bfloat16 else ours._is_mkldnn_fp16_supported
-    return "oneDNN" if torch.backends.mkldnn.is_available() and has() else "ATen"
 
 
 def _count_threads_of_numpy() -> int | None:

@@ -77,7 +77,19 @@ class Runtime:
     @property
     def engine(self) -> str:
         """The library that computes the layers, for people."""
-        return _name_engine(self.model, self.cell, self.execution, self.device, self.dtype)
+        is_lstm, on_gpu, how = self.cell == cells.LSTM, self.device.type == "cuda", self.execution
+        if self.model == "cudnn":
+            library = "cuDNN" if on_gpu else "oneDNN" if is_lstm and cpu.has_onednn(self.dtype) else "ATen"
+            how = library if how == "eager" else f"{library}, {how}"
+        elif self.model == "persistent" and not (on_gpu and self.dtype == torch.float16):
+            how = f"{how}; its kernel needs CUDA and fp16"
+        elif (self.model, how) == ("block_fused", "eager") and self._has_recurrence_kernels():
+            how = "native kernels"
+        name = "torch.nn.LSTM" if is_lstm and self.model == "cudnn" else f"torch {self.model}"
+        return f"{name if is_lstm else f'{name} {self.cell}'} on {self.device.type} ({how})"
+
+    def _has_recurrence_kernels(self) -> bool:
+        return cpu.find_recurrence_kernels(torch.empty(0, dtype=self.dtype, device=self.device)) is not None
 
     def hints(self, hidden_sizes: Sequence[int]) -> list[str]:
         """Return advice for the user, one sentence each: what would be faster on this machine.
@@ -111,7 +123,7 @@ class Runtime:
         fastest = ("block_fused", "cudnn") if self.dtype == torch.float32 else ("block_fused",)
         if self.model in fastest or "AVX512" not in torch.backends.cpu.get_cpu_capability():
             return False
-        return cpu.find_recurrence_kernels(torch.empty(0, dtype=self.dtype, device=self.device)) is not None
+        return self._has_recurrence_kernels()
 
     def _gpu_hints(self) -> list[str]:
         hints = []
@@ -226,36 +238,3 @@ def auto_precision(device: str) -> str:
     if device != "cpu" and gpu.is_usable():
         return "bf16" if torch.cuda.get_device_capability() >= (8, 0) else "fp32"
     return "bf16" if cpu.has_bfloat16_products() else "fp32"
-
-
-def _name_engine(model: str, cell: str, execution: str, device: torch.device, dtype: torch.dtype) -> str:
-    if cell != cells.LSTM:
-        library = "cuDNN" if device.type == "cuda" else "ATen"
-        how = (
-            execution if model != "cudnn" else library if execution == "eager" else f"{library}, {execution}"
-        )
-        return f"torch {model} {cell} on {device.type} ({how})"
-    if model == "persistent" and (device.type, dtype) != ("cuda", torch.float16):
-        return f"torch persistent on {device.type} ({execution}; its kernel needs CUDA and fp16)"
-    native = (
-        execution == "eager"
-        and cpu.find_recurrence_kernels(torch.empty(0, dtype=dtype, device=device)) is not None
-    )
-    if model == "block_fused" and native:
-        return f"torch {model} on {device.type} (native kernels)"
-    if model != "cudnn":
-        return f"torch {model} on {device.type} ({execution})"
-    library = "cuDNN" if device.type == "cuda" else "oneDNN" if _has_onednn(dtype) else "ATen"
-    how = library if execution == "eager" else f"{library}, {execution}"
-    return f"torch.nn.LSTM on {device.type} ({how})"
-
-
-def _has_onednn(dtype: torch.dtype) -> bool:
-    """Return whether torch computes an LSTM on this CPU with oneDNN."""
-    if not torch.backends.mkldnn.is_available():
-        return False
-    if dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    if dtype == torch.float16:
-        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
-    return dtype == torch.float32  # it has no double precision

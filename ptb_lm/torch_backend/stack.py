@@ -15,19 +15,66 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ptb_lm.model import cells
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks, Place, places
 from ptb_lm.torch_backend import cpu
-from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState
-from ptb_lm.torch_backend.layers import BothDirections, Lengths, StackLayer
+from ptb_lm.torch_backend.cells import PREFIXES, Canonical, Layer, LayerState, Lengths, StackLayer
 
 State = Sequence[LayerState]  # of each layer and direction: layer 0 forward, layer 0 reverse, layer 1 ...
 Dropout = Callable[[Tensor], Tensor]
 
 # Smallest probability that 16 random bits meet to a thousandth of itself.
 MIN_KEEP_PROB_OF_16_BITS = 0.01
+
+
+class Directions(StackLayer):
+    """A layer that reads a sequence forward, or that and another one that reads it backward.
+
+    Args:
+        layers: The layer that reads forward, and the one that reads backward, if there is one.
+    """
+
+    def __init__(self, layers: Iterable[Layer]) -> None:
+        super().__init__()
+        self.directions: Sequence[Layer] = nn.ModuleList(layers)  # type: ignore[assignment]
+        self.direction_count = len(self.directions)
+
+    @override
+    def zero_state(self, batch_size: int) -> list[LayerState]:
+        return [layer.zero_state(batch_size) for layer in self.directions]
+
+    @override
+    def canonical(self) -> dict[str, Canonical]:
+        return {
+            prefix + name: parameter
+            for prefix, layer in zip(PREFIXES, self.directions, strict=False)
+            for name, parameter in layer.canonical().items()
+        }
+
+    @override
+    def with_execution(self, execute: Callable[[Layer], Layer]) -> StackLayer:
+        return Directions(map(execute, self.directions))
+
+    @override
+    def forward(
+        self, x_TBI: Tensor, state: Sequence[LayerState], lengths: Lengths | None = None
+    ) -> tuple[Tensor, list[LayerState]]:
+        outputs, after = list[Tensor](), list[LayerState]()
+        for layer, before in zip(self.directions, state, strict=True):
+            backwards = len(outputs) == 1
+            if lengths is not None:
+                output_TBH, last = lengths.run(layer, x_TBI, before, backwards=backwards)
+            elif backwards:
+                output_TBH, last = layer(x_TBI.flip(0), before)
+                output_TBH = output_TBH.flip(0)
+            else:
+                output_TBH, last = layer(x_TBI, before)
+            outputs.append(output_TBH)
+            after.append(last)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2), after
 
 
 class RecurrentStack(nn.Module):
@@ -38,10 +85,10 @@ class RecurrentStack(nn.Module):
         cell: Name of their cell in ptb_lm.model.cells.CELLS.
     """
 
-    def __init__(self, layers: Iterable[Layer | StackLayer], *, cell: str = cells.LSTM) -> None:
+    def __init__(self, layers: Iterable[StackLayer], *, cell: str = cells.LSTM) -> None:
         super().__init__()
         self.cell = cell
-        self.layers: Sequence[Layer | StackLayer] = nn.ModuleList(layers)  # type: ignore[assignment]
+        self.layers: Sequence[StackLayer] = nn.ModuleList(layers)  # type: ignore[assignment]
 
     @classmethod
     def build(
@@ -75,13 +122,7 @@ class RecurrentStack(nn.Module):
         Args:
             execute: Function that returns the layer to run; see ptb_lm.torch_backend.runtime.
         """
-        return RecurrentStack(
-            [
-                layer.with_execution(execute) if isinstance(layer, StackLayer) else execute(layer)
-                for layer in self.layers
-            ],
-            cell=self.cell,
-        )
+        return RecurrentStack([layer.with_execution(execute) for layer in self.layers], cell=self.cell)
 
     def canonical(self) -> dict[str, Canonical]:
         """Return the trained parameters by canonical name, in the order of ptb_lm.model.parameters."""
@@ -111,11 +152,7 @@ class RecurrentStack(nn.Module):
 
     def zero_state(self, batch_size: int) -> list[LayerState]:
         """Return the zero state for a batch."""
-        states = list[LayerState]()
-        for layer in self.layers:
-            zeros = layer.zero_state(batch_size)
-            states.extend(zeros if isinstance(layer, StackLayer) else [zeros])  # type: ignore[arg-type, list-item]
-        return states
+        return [zeros for layer in self.layers for zeros in layer.zero_state(batch_size)]
 
     def forward(
         self, x_TBI: Tensor, state: State, *, dropout: Dropout, lengths_B: Tensor | None = None
@@ -134,24 +171,15 @@ class RecurrentStack(nn.Module):
         before, after = iter(state), list[LayerState]()
         output = dropout(x_TBI)
         for layer in self.layers:
-            if isinstance(layer, StackLayer):
-                output, layer_after = layer(output, list(islice(before, layer.direction_count)), lengths)
-                after.extend(layer_after)
-            else:
-                layer_before = next(before)
-                output, last = (
-                    layer(output, layer_before)
-                    if lengths is None
-                    else lengths.run(layer, output, layer_before)
-                )
-                after.append(last)
+            output, layer_after = layer(output, list(islice(before, layer.direction_count)), lengths)
+            after.extend(layer_after)
             output = dropout(output)
         return output, after
 
 
 def build_layer(
     cell: str, model: str, input_size: int, hidden_size: int, *, bidirectional: bool = False
-) -> Layer | StackLayer:
+) -> StackLayer:
     """Return a layer of a stack; its parameters are still to be loaded.
 
     Args:
@@ -163,12 +191,9 @@ def build_layer(
     """
     layer_type = cells.layer_class(cell, "torch", model)
     if issubclass(layer_type, StackLayer):
-        stack_layer: StackLayer = layer_type(input_size, hidden_size, bidirectional=bidirectional)
-        return stack_layer
-    if bidirectional:
-        return BothDirections(layer_type(input_size, hidden_size) for _ in range(2))
-    layer: Layer = layer_type(input_size, hidden_size)
-    return layer
+        layer: StackLayer = layer_type(input_size, hidden_size, bidirectional=bidirectional)
+        return layer
+    return Directions(layer_type(input_size, hidden_size) for _ in range(2 if bidirectional else 1))
 
 
 class InvertedDropout:

@@ -15,8 +15,7 @@ from torch import Tensor
 from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.ranks import Ranks
-from ptb_lm.torch_backend import cpu, rank_state
-from ptb_lm.torch_backend.exchange import GradientExchange, WindowGradients
+from ptb_lm.torch_backend import cpu, exchange
 from ptb_lm.torch_backend.graph import CudaGraph, Graph, GraphedStep, WindowStep
 from ptb_lm.torch_backend.loss import Loss, add_by_word, global_norm, pack_loss, sum_by_word
 from ptb_lm.torch_backend.network import Network
@@ -51,11 +50,11 @@ class TrainingStep:
             vocabulary_size,
             device=network.device,
             dtype=network.dtype,
-            seed=rank_state.derive_seed(seed, ranks),
+            seed=exchange.derive_seed(seed, ranks),
         )
-        self.exchange: GradientExchange | None = None
+        self.exchange: exchange.GradientExchange | None = None
         if self.ranks.size > 1:
-            self.exchange = GradientExchange(
+            self.exchange = exchange.GradientExchange(
                 self.ranks,  # type: ignore[arg-type]
                 device=network.device,
                 precision=network.precision,
@@ -114,7 +113,7 @@ class TrainingStep:
             gradient * weight_masks[parameter] if parameter in weight_masks else gradient
             for parameter, gradient in zip(self.parameters, gradients, strict=True)
         ]
-        window = WindowGradients(nll_N, ids_N, d_embedded_TBE.flatten(0, 1), gradients)
+        window = exchange.WindowGradients(nll_N, ids_N, d_embedded_TBE.flatten(0, 1), gradients)
         if self.exchange:
             window = self.exchange.wait_and_merge(window)
         measured = [self.update(window.ids, window.d_embedded, window.layers)]
@@ -188,9 +187,9 @@ class TrainingStep:
 
     def export_state(self, state: State) -> Arrays:
         """Return the carried state, the state of the dropout stream, and in float16 the loss scale."""
-        carried = rank_state.export_carried(state, self.state_names, self.network.precision.master)
+        carried = exchange.export_carried(state, self.state_names, self.network.precision.master)
         return {
-            **rank_state.gather_state(carried, self.dropout.generator, self.ranks),
+            **exchange.gather_state(carried, self.dropout.generator, self.ranks),
             # A run continues with its own way to compute, even if this machine would choose another.
             **({"torch.cpu": cpu.export_implementation()} if self.network.device.type == "cpu" else {}),
             **(self.loss_scale.export() if self.loss_scale else {}),
@@ -198,12 +197,12 @@ class TrainingStep:
 
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set a state that `export_state` returned, and return the carried state."""
-        rank_state.restore_generator(self.dropout.generator, arrays[rank_state.GENERATOR], self.ranks)
+        exchange.restore_generator(self.dropout.generator, arrays[exchange.GENERATOR], self.ranks)
         if self.network.device.type == "cpu" and "torch.cpu" in arrays:
             cpu.restore_implementation(arrays["torch.cpu"])
         if self.loss_scale:
             self.loss_scale.load(arrays)
-        return rank_state.restore_carried(arrays, self.state_names, self.network.stack.zero_state, self.ranks)
+        return exchange.restore_carried(arrays, self.state_names, self.network.stack.zero_state, self.ranks)
 
 
 class MovingAverage:

@@ -11,8 +11,7 @@ from support import assert_gradients, numeric_gradient
 from ptb_lm import classifier
 from ptb_lm.classifier import LOSSES, Batch, ClassifierConfig, reference
 from ptb_lm.common.errors import UserError
-from ptb_lm.model.reference import log_softmax
-from ptb_lm.model.reference_stack import stack_forward, stack_zero_state
+from ptb_lm.model.reference import log_softmax, stack_forward, stack_zero_state
 
 STEPS, BATCH, CLASSES = 6, 3, 5
 LENGTHS = np.array([5, 6, 3], np.int32)

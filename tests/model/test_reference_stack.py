@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ptb_lm.model import cells, parameters
 from ptb_lm.model.cells import CELLS, LSTM
-from ptb_lm.model.reference_stack import stack_backward, stack_forward, stack_zero_state
+from ptb_lm.model.reference import stack_backward, stack_forward, stack_zero_state
 
 STEPS, BATCH, FEATURES = 6, 3, 4
 LENGTHS = np.array([4, 6, 1])

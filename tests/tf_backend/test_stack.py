@@ -7,7 +7,7 @@ import pytest
 
 from ptb_lm.model import parameters
 from ptb_lm.model.frameworks import FRAMEWORKS
-from ptb_lm.model.reference_stack import stack_backward, stack_forward
+from ptb_lm.model.reference import stack_backward, stack_forward
 
 tf = pytest.importorskip("tensorflow")
 

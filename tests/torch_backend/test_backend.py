@@ -19,7 +19,7 @@ from ptb_lm.model import backend, parameters, reference
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import PRESETS, SMALL, Config
 from ptb_lm.model.frameworks import FRAMEWORKS
-from ptb_lm.torch_backend import rank_state
+from ptb_lm.torch_backend import exchange
 from ptb_lm.torch_backend.backend import to_time_major
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
 from ptb_lm.torch_backend.lstm import BasicLayer
@@ -164,7 +164,7 @@ GPU_STATE = torch.tensor([3, 8]).view(torch.uint8)  # as torch saves it there: t
 def test_a_random_stream_of_the_other_kind_of_device_is_known(state: Tensor, moved_to: str | None) -> None:
     """From one that is damaged, and from one of the same kind."""
     for device in ("cpu", "cuda"):
-        assert rank_state._is_from_other_device(state, torch.device(device)) == (device == moved_to)
+        assert exchange._is_from_other_device(state, torch.device(device)) == (device == moved_to)
 
 
 @pytest.mark.gpu
@@ -402,7 +402,7 @@ def test_every_bit_of_a_seed_counts(tiny_config: Config) -> None:
     drawn = [build(config, seed=seed).next_masks(3, 5).units for seed in seeds]
     masks = [np.concatenate([mask.ravel() for mask in each]) for each in drawn]
     assert len({mask.tobytes() for mask in masks}) == 3
-    assert rank_state.derive_seed(2**32 - 1) == 2**32 - 1
+    assert exchange.derive_seed(2**32 - 1) == 2**32 - 1
 
 
 def test_units_that_are_hardly_ever_kept_are_kept_at_their_rate() -> None:

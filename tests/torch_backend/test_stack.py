@@ -10,10 +10,9 @@ import torch
 from support import CUDNN_FP32
 from torch import Tensor, nn
 
-from ptb_lm.model import parameters, reference_stack
+from ptb_lm.model import parameters, reference
 from ptb_lm.model.cells import CELLS
-from ptb_lm.torch_backend.cells import Layer
-from ptb_lm.torch_backend.layers import Lengths, StackLayer
+from ptb_lm.torch_backend.cells import Layer, Lengths, StackLayer
 from ptb_lm.torch_backend.runtime import apply_execution
 from ptb_lm.torch_backend.stack import InvertedDropout, RecurrentStack, State, no_dropout
 
@@ -88,16 +87,14 @@ def expected_by_reference(bidirectional: bool, x_TBI: Tensor, lengths: list[int]
     def numbers(state: State) -> list[tuple[np.ndarray, np.ndarray]]:
         return [(h.numpy(), c.numpy()) for h, c in state]
 
-    output, after, tape = reference_stack.stack_forward(
+    output, after, tape = reference.stack_forward(
         weights,
         x_TBI.numpy(),
         numbers(tensors(3, bidirectional)[1]),
         lengths_B=None if lengths is None else np.array(lengths),
     )
     d_output, d_state = tensors(4, bidirectional, output.shape[2])
-    d_x, gradients, d_before = reference_stack.stack_backward(
-        weights, tape, d_output.numpy(), numbers(d_state)
-    )
+    d_x, gradients, d_before = reference.stack_backward(weights, tape, d_output.numpy(), numbers(d_state))
     found = {"output": output, "d_x": d_x, **gradients}
     for index, (ours, d_ours) in enumerate(zip(after, d_before, strict=True)):
         found |= {f"h {index}": ours[0], f"c {index}": ours[1]}
@@ -207,7 +204,7 @@ def test_dropout_is_in_every_place_the_reference_has_it(
     stack = build(model, bidirectional)
     lengths_B = None if lengths is None else torch.tensor(lengths)
     output, _ = stack(x_TBI, state, dropout=record, lengths_B=lengths_B)
-    expected, _, _ = reference_stack.stack_forward(
+    expected, _, _ = reference.stack_forward(
         random_lstm_weights(bidirectional),
         x_TBI.numpy(),
         [(h.numpy(), c.numpy()) for h, c in state],

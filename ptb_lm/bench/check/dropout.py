@@ -27,7 +27,7 @@ from ptb_lm.bench.check.bounds import Errors, WrongError
 from ptb_lm.bench.check.expected import Answer
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data.text import Ids
-from ptb_lm.model import reference, reference_stack
+from ptb_lm.model import reference
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks, Place, places
@@ -168,9 +168,9 @@ class Losses:
         for _ in range(WINDOWS):
             dropped = {name: weights[name] * _drawn_mask(each, rng) for name, each in place.weights.items()}
             x_TBE = (weights | dropped)["embedding"][x_BT.T]
-            zero = reference_stack.stack_zero_state(weights, batch)
+            zero = reference.stack_zero_state(weights, batch)
             masks = [_drawn_mask(each, rng) for each in place.units] or None
-            output_TBH, _, _ = reference_stack.stack_forward(weights | dropped, x_TBE, zero, masks=masks)
+            output_TBH, _, _ = reference.stack_forward(weights | dropped, x_TBE, zero, masks=masks)
             losses.append(self._row_losses(weights, output_TBH, y_BT))
         losses_WB = np.array(losses)
         # The rows' masks are independent, so that the variances of their losses add up.

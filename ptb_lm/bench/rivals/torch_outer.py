@@ -27,11 +27,10 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend.backend import TorchBackend, to_time_major
 from ptb_lm.torch_backend.cells import Layer, LSTMState
-from ptb_lm.torch_backend.layers import StackLayer
 from ptb_lm.torch_backend.loss import Loss
 from ptb_lm.torch_backend.runtime import apply_execution, check_compiler
 from ptb_lm.torch_backend.settings import computation
-from ptb_lm.torch_backend.stack import Dropout, RecurrentStack, State, embed, no_dropout
+from ptb_lm.torch_backend.stack import Directions, Dropout, RecurrentStack, State, embed, no_dropout
 
 # Returns the output and each layer's state, of the input and each layer's state.
 Run: TypeAlias = Callable[[Tensor, list[Any]], tuple[Tensor, list[Any]]]
@@ -74,7 +73,9 @@ class Scripted(TorchBackend):
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         super().__init__(config, weights, choice)
         # No layer has two directions, and none is torch.nn.LSTM: the registry has no such model.
-        layers = Layers(cast("list[Layer]", list(self.network.stack.layers)))
+        layers = Layers(
+            [layer.directions[0] for layer in cast("list[Directions]", self.network.stack.layers)]
+        )
         self.network.executed_stack = Stack(apply_execution(cast(Layer, layers), "jit"))
 
     @property
@@ -121,12 +122,8 @@ class Compiled(TorchBackend):
     def _run_layers(self, x_TBI: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
         after: list[Any] = []
         for layer, before in zip(self.network.stack.layers, state, strict=True):
-            if isinstance(layer, StackLayer):
-                x_TBI, last = layer(x_TBI, [before])
-                after += last
-            else:
-                x_TBI, last = layer(x_TBI, before)
-                after.append(last)
+            x_TBI, last = layer(x_TBI, [before])
+            after += last
         return x_TBI, after
 
 
