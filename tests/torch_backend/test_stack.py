@@ -238,7 +238,7 @@ def test_the_zero_state_is_one_pair_for_each_layer_and_direction(bidirectional: 
 def test_no_padded_step_is_computed() -> None:
     """The layer is given the valid steps alone, and never a batch wider than the samples that go on."""
     given: list[tuple[int, ...]] = []
-    layer = build("basic", False).layers[0]
+    (layer,) = build("basic", False).layers[0].directions  # type: ignore[attr-defined]
 
     def note_shape(x_TBI: Tensor, state: Sequence[Tensor]) -> Any:
         given.append(tuple(x_TBI.shape[:2]))
