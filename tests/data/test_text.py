@@ -1,7 +1,5 @@
 """Reading text: tokens, counts, and errors that name the line."""
 
-import tracemalloc
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -127,25 +125,3 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         text.build_vocabulary(tmp_path / "nothing.txt")
     with pytest.raises(UserError, match="is a folder"):
         text.build_vocabulary(tmp_path)
-
-
-def test_memory_is_a_small_multiple_of_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Python list of the words would take some ten times the text."""
-    monkeypatch.setattr(text_file, "CHUNK_BYTES", 1 << 16)
-    rng = np.random.default_rng(0)
-    numbers = rng.geometric(0.001, size=600_000)
-    path = write(tmp_path, " ".join(f"word{n}" for n in numbers))
-    size = path.stat().st_size
-    assert size > 4_000_000
-    tracemalloc.start()
-    try:
-        vocabulary, ids = text.build_vocabulary(path)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    counts = Counter(numbers.tolist())
-    assert len(ids) == len(numbers) + 1
-    assert len(vocabulary) == len(counts) + 1
-    assert vocabulary.words[0] == f"word{min(counts, key=lambda n: (-counts[n], f'word{n}'))}"
-    # 4 bytes an id, three times over while they are joined and renumbered, and one chunk of words.
-    assert peak < 3 * 4 * len(ids) + 30 * text_file.CHUNK_BYTES

@@ -44,6 +44,24 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs.write_run(folder / "run", WORDS, hidden_size=200, weights=weights)
 
 
+@pytest.fixture(scope="module")
+def expected(run: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Sentences, by the reference the log-probability of each word, and those of all words after the first.
+
+    A sentence has 20 words: over many more, random weights multiply what float32 rounds away in a state.
+    """
+    rng = np.random.default_rng(1)
+    sure_or_not = [*range(1, len(WORDS)), *[WORDS.index("sure")] * len(WORDS)]
+    ids_BT = rng.choice(sure_or_not, (15, 20))
+    arrays, _ = tensors.load(run / "weights.safetensors")
+    weights = {name: array.astype(np.float64) for name, array in arrays.items()}
+    zero = reference.zero_state(weights, len(ids_BT))
+    log_p_BTV, _ = reference.log_probabilities(weights, np.pad(ids_BT, ((0, 0), (1, 0))), zero)
+    targets_BT1 = np.pad(ids_BT, ((0, 0), (0, 1)))[..., None]
+    sentences = [" ".join(WORDS[i] for i in ids_T) for ids_T in ids_BT]
+    return sentences, np.take_along_axis(log_p_BTV, targets_BT1, 2)[..., 0], log_p_BTV[0, -1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("framework", "kernels"),
@@ -53,26 +71,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param("tensorflow", None, marks=installed("tensorflow")),
     ],
 )
-def test_every_number_is_the_reference_s(framework: str, kernels: str | None, run: Path) -> None:
-    """The text has 20 words: over many more, random weights multiply what float32 rounds away in a state."""
-    rng = np.random.default_rng(1)
-    sure_or_not = [*range(1, len(WORDS)), *[WORDS.index("sure")] * len(WORDS)]
-    ids_BT = rng.choice(sure_or_not, (30, 20))
-    arrays, _ = tensors.load(run / "weights.safetensors")
-    weights = {name: array.astype(np.float64) for name, array in arrays.items()}
-    zero = reference.zero_state(weights, len(ids_BT))
-    log_p_BTV, _ = reference.log_probabilities(weights, np.pad(ids_BT, ((0, 0), (1, 0))), zero)
-    targets_BT1 = np.pad(ids_BT, ((0, 0), (0, 1)))[..., None]
-    sentences = [" ".join(WORDS[i] for i in ids_T) for ids_T in ids_BT]
+def test_every_number_is_the_reference_s(
+    framework: str, kernels: str | None, run: Path, expected: tuple[list[str], np.ndarray, np.ndarray]
+) -> None:
+    sentences, expected_BT, log_p_V = expected
     with cpu.override_implementation(kernels=kernels) if kernels else contextlib.nullcontext():
         model = ptb_lm.load(run, framework=framework)
         scored_BT = [sentence.log_probabilities for sentence in model.score(sentences)]
         predicted = model.predict(sentences[0], 50)
-    expected_BT = np.take_along_axis(log_p_BTV, targets_BT1, 2)[..., 0]
     # What is rounded away in the sum over the words has one sign, so that the mean shows it.
     assert abs(np.mean(scored_BT - expected_BT)) < 1e-6
     np.testing.assert_allclose(scored_BT, expected_BT, rtol=0, atol=TOLERANCE)
-    log_p_V = log_p_BTV[0, -1]
     likeliest = np.argsort(-log_p_V)[:50]
     assert [word for word, _ in predicted] == [WORDS[i] for i in likeliest]
     found = np.log([probability for _, probability in predicted])

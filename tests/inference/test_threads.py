@@ -28,7 +28,7 @@ from ptb_lm.torch_backend.settings import hold_settings  # noqa: E402
 
 WORDS = ["<eos>", "<unk>", *(f"w{number}" for number in range(300))]
 RANDOM = np.random.default_rng(0)
-TEXT = [" ".join(RANDOM.choice(WORDS[1:], length)) for length in RANDOM.integers(0, 25, 30)]
+TEXT = [" ".join(RANDOM.choice(WORDS[1:], length)) for length in RANDOM.integers(0, 12, 12)]
 CONFIG = SMALL.replace(hidden_size=48)
 
 every_model = pytest.mark.parametrize(
@@ -45,10 +45,10 @@ every_model = pytest.mark.parametrize(
 
 def numbers(model: LanguageModel) -> list[Any]:
     """Return what each method says of the text."""
-    each = [sentence.log_probabilities.tobytes() for sentence in model.score_each(TEXT, ahead=7)]
+    each = [sentence.log_probabilities.tobytes() for sentence in model.score_each(TEXT, ahead=5)]
     whole = [sentence.log_probabilities.tobytes() for sentence in model.score(TEXT)]
     perplexities = [model.perplexity(TEXT, carry_state=carry_state) for carry_state in (True, False)]
-    written = list(model.generate("w1 w2", 15, seed=3))
+    written = list(model.generate("w1 w2", 7, seed=3))
     return [each, whole, perplexities, written, model.predict(TEXT[0], 9), model.nearest("w5", 4)]
 
 
@@ -107,12 +107,12 @@ def test_threads_get_the_serial_numbers_and_leave_no_setting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two models at a time."""
-    monkeypatch.setattr(backend, "MAX_LOGITS", 20_000)  # so that a text is read in many calls
+    monkeypatch.setattr(backend, "MAX_LOGITS", 5_000)  # so that a text is read in many calls
     before, given = settings(), {"framework": framework, "model": implementation, "precision": precision}
     models = [load(seed=seed, **given) for seed in (1, 2)]
     expected = [numbers(model) for model in models]
     assert expected[0] != expected[1]
-    assert list(threads.map(numbers, models * 6)) == expected * 6
+    assert list(threads.map(numbers, models * 4)) == expected * 4
     assert settings() == before
     assert list(threads.map(lambda _: settings(), range(16))) == [before] * 16
 
