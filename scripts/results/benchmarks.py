@@ -110,6 +110,13 @@ def _ratio(group: Group, result: Result, keys: Mapping[str, Any]) -> Ratio | Non
     return speed_ratio(result, base) if base and base.blocks else None
 
 
+def _rate_and_ratio(result: Result, value: Ratio | None) -> str:
+    if not result.mean_rate:
+        return ""
+    shown = "" if value is None or value.error is None else f" ({formats.times(value.estimate)})"
+    return f"{result.mean_rate.estimate:,.0f}{shown}"
+
+
 def _precision(result: Result) -> str:
     work = result.blocks[0].work
     return work.precision if work else ""
@@ -127,6 +134,7 @@ FIGURES: dict[str, Callable[[Group, Result, Ratio | None], str]] = {
     "mean words a second": lambda group, result, value: (
         f"{result.mean_rate.estimate:,.0f}" if result.mean_rate else ""
     ),
+    "mean words a second, ratio": lambda group, result, value: _rate_and_ratio(result, value),
     "ms": lambda group, result, value: (
         formats.significant(result.seconds.median * 1e3) if result.seconds else ""
     ),

@@ -215,12 +215,12 @@ def _finished(runs: pd.DataFrame) -> pd.DataFrame:
     return full.sort_values(["place", "overrides", "recipe", "id"], key=_empty_first)
 
 
-_NAME_OF_A_MACHINE = re.compile(r"\(R\)|Processor|\d+GB.*|@.*")  # all else is its short name
+_NOT_THE_SHORT_NAME = re.compile(r"Intel|AMD|NVIDIA|\(R\)|Processor|\d+GB.*|@.*")  # of a processor or GPU
 
 
 def _hardware(runs: pd.DataFrame) -> str:
     """Return the short names of the processors or GPUs and, of processors, how many threads computed."""
-    names = runs["processor"].map(lambda name: " ".join(_NAME_OF_A_MACHINE.sub("", name).split()))
+    names = runs["processor"].map(lambda name: " ".join(_NOT_THE_SHORT_NAME.sub("", name).split()))
     threads = runs["machine"].str.partition("threads: ")[2]
     known = dict.fromkeys(threads[threads != ""])
     counts = f", {' or '.join(known)} thread{'s' * ([*known] != ['1'])}" if known else ""
@@ -230,12 +230,12 @@ def _hardware(runs: pd.DataFrame) -> str:
 def _short_flags(runs: pd.DataFrame) -> str:
     run = runs.iloc[0]
     recipe = "" if run["recipe"] == "default" else f"--recipe {run['recipe']}"
-    flags = filter(None, [f"--config {run['preset']}", recipe, run["overrides"]])
+    flags = filter(None, [run["preset"], recipe, run["overrides"]])
     return f"`{' '.join(flags)}`"
 
 
 _SHORTER: dict[str, CellWriter] = {
-    "model": _short_flags,
+    "`--config` …": _short_flags,
     "test perplexity:": _mean("test", strong=True),
     "published:": _SHORT["published by the tutorial:"],
     "minutes:": _SHORT["minutes:"],
