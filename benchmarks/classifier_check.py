@@ -19,6 +19,7 @@ Shapes: B = batch, T = time steps.
 """
 
 import dataclasses
+import inspect
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,15 +27,16 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import sequence_classifier
 from numpy.typing import NDArray
+from sequence_classifier import Batch, Classifier
+from sequence_classifier import reference as reference_classifier
 
 from benchmarks.classifier_task import ClassifierTask
 from ptb_lm.bench import check, rows
 from ptb_lm.bench.check import expected, problem
 from ptb_lm.bench.check.bounds import BOUNDS, CTC, Checked, Errors
 from ptb_lm.bench.check.expected import Answer, fingerprint
-from ptb_lm.classifier import Batch, Classifier
-from ptb_lm.classifier import reference as reference_classifier
 
 STEPS = 2
 
@@ -77,6 +79,8 @@ class ClassifierQuestion:
 
     def facts(self) -> Iterable[bytes]:
         """Return all that the answer depends on."""
+        for module in (sequence_classifier, reference_classifier):
+            yield inspect.getsource(module).encode()
         yield repr((self.task, self.distinct)).encode()
         for array in (*self.weights.values(), *(part for batch in self.batches for part in batch)):
             if array is not None:

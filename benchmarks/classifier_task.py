@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import sequence_classifier
+from sequence_classifier import Batch, Classifier, ClassifierConfig
 from typing_extensions import override
 
-from ptb_lm import classifier
 from ptb_lm.bench import variants
 from ptb_lm.bench.run.machine import Product, layer_products, products, with_gradients
 from ptb_lm.bench.run.timed_steps import TimedSteps, prepare
 from ptb_lm.bench.workloads import FLOPS_PER_MULTIPLY_ADD, count_elements
-from ptb_lm.classifier import Batch, Classifier, ClassifierConfig
 from ptb_lm.model import parameters
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.frameworks import Framework
@@ -43,12 +43,12 @@ class ClassifierTask:
     @property
     def registry(self) -> Mapping[str, Framework]:
         """Frameworks and programs that can do it, by name."""
-        return variants.CLASSIFIERS
+        return {**sequence_classifier.CLASSIFIERS, **variants.CLASSIFIERS}
 
     @property
     def shapes(self) -> parameters.Shapes:
         """Shapes of the canonical parameters."""
-        return classifier.shapes(self.config)
+        return sequence_classifier.shapes(self.config)
 
     @property
     def items(self) -> int:
@@ -122,13 +122,13 @@ class ClassifierSteps(TimedSteps):
     """A sequence classifier's training or forward steps, on one batch."""
 
     def __init__(self, task: ClassifierTask, build: Callable[..., Any], *, seed: int) -> None:
-        super().__init__(build(task.config, classifier.initial(task.config, seed=seed)))
+        super().__init__(build(task.config, sequence_classifier.initial(task.config, seed=seed)))
         self.task, self.seed, self.batch = task, seed, task.batch(seed=seed)
 
     @override
     def restart(self) -> None:
         """Begin anew at the initial weights; Adam goes on with its moments, which cost a step the same."""
-        self.model.load_weights(classifier.initial(self.task.config, seed=self.seed))
+        self.model.load_weights(sequence_classifier.initial(self.task.config, seed=self.seed))
 
     @override
     def losses(self, pass_name: str, steps: int) -> list[float]:

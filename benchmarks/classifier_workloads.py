@@ -5,12 +5,13 @@ Sizes and protocols are those of the tables that a suite makes again; benchmarks
 
 from collections.abc import Mapping
 
+from sequence_classifier import ClassifierConfig
+
 import benchmarks.classifier_check  # noqa: F401 - it registers the check of a ClassifierTask
 from benchmarks.classifier_task import ClassifierTask
 from ptb_lm.bench.language_workloads import MODELS
 from ptb_lm.bench.variants import name_variants
 from ptb_lm.bench.workloads import Workload
-from ptb_lm.classifier import ClassifierConfig
 
 _ACOUSTIC_VARIANTS = {
     "torch/basic": "PyTorch LSTMCell-basic",

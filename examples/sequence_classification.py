@@ -22,10 +22,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import sequence_classifier
 from numpy.typing import NDArray
+from sequence_classifier import CLASSIFIERS, Batch, Classifier, ClassifierConfig
 
-from ptb_lm import classifier
-from ptb_lm.classifier import CLASSIFIERS, Batch, Classifier, ClassifierConfig
 from ptb_lm.common import cli, files
 from ptb_lm.common.errors import DivergenceError, UserError, how_to_install
 from ptb_lm.model import frameworks, parameters
@@ -51,7 +51,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the values of the command line."""
     parser = cli.Parser(prog=PROG, description="Train an LSTM to tell which way a point turns.")
     add, default = parser.add_argument, "default: %(default)s"
-    rows = classifier.CLASSIFIERS
+    rows = sequence_classifier.CLASSIFIERS
     models = "; ".join(f"{name}: {', '.join(row.models)}" for name, row in rows.items())
     executions = "; ".join(f"{name}: {', '.join(row.executions)}" for name, row in rows.items())
     add("--framework", choices=tuple(rows), default="torch", help=default)
@@ -89,10 +89,10 @@ def train(chosen: argparse.Namespace) -> int:
         clip_value=chosen.clip_value,
         keep_prob=chosen.keep_prob,
     )
-    best_weights = classifier.initial(config, seed=chosen.seed)
+    best_weights = sequence_classifier.initial(config, seed=chosen.seed)
     names = ("framework", "model", "execution", "device", "seed")
     choice = Choice.create(CLASSIFIERS, **{name: getattr(chosen, name) for name in names})
-    model = classifier.build(config, best_weights, choice)
+    model = sequence_classifier.build(config, best_weights, choice)
     folder = chosen.log_dir or files.home() / "checkpoints" / time.strftime("%Y%m%d-%H%M%S-turns")
     folder.mkdir(parents=True, exist_ok=True)
     print(f"{parameters.count_scalars(best_weights):,} parameters; tensorboard --logdir {folder}")

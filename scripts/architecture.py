@@ -19,11 +19,12 @@ from results.markdown import write_part
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "ptb_lm"
 BENCHMARKS = ROOT / "benchmarks"  # beside the package, above its bench
+CLASSIFIER = ROOT / "examples" / "sequence_classifier"  # beside it, above its frameworks
 PAGE = ROOT / "docs" / "architecture.md"
 
 MODULES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-    for folder in (PACKAGE, BENCHMARKS)
+    ".".join(path.relative_to(folder.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for folder in (PACKAGE, BENCHMARKS, CLASSIFIER)
     for path in sorted(folder.rglob("*.py"))
 }
 
@@ -36,8 +37,7 @@ FLOORS = (
     ("data",),
     ("model",),
     ("torch_backend", "tf_backend"),
-    ("classifier",),
-    ("training",),
+    ("training", CLASSIFIER.name),
     ("inference",),
     ("bench",),
     ("comparison", BENCHMARKS.name),
@@ -48,7 +48,7 @@ FLOORS = (
 def room(module: str) -> str:
     """Return the room of a module: its folder, or what it is in the root."""
     top, *parts = module.split(".")
-    if top == BENCHMARKS.name:
+    if top in (BENCHMARKS.name, CLASSIFIER.name):
         return top
     if parts and (PACKAGE / parts[0]).is_dir():
         return parts[0]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+import sequence_classifier
 import torch
+from sequence_classifier import Batch
 from torch import Tensor, nn
 
-from ptb_lm import classifier
-from ptb_lm.classifier import Batch
 from ptb_lm.model import backend, cells
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -30,7 +30,9 @@ def right(config: Any, weights: Weights, *, model: str = "cudnn", precision: str
             model = "basic"
         return backend.build(config, weights, Choice.create(model=model, device="cpu", precision=precision))
     chosen = {"device": "cpu", "precision": precision}
-    return classifier.build(config, weights, Choice.create(classifier.CLASSIFIERS, model=model, **chosen))
+    return sequence_classifier.build(
+        config, weights, Choice.create(sequence_classifier.CLASSIFIERS, model=model, **chosen)
+    )
 
 
 class Wrapped:

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-
-from ptb_lm import classifier
-from ptb_lm.classifier import Batch, ClassifierConfig, reference
+import sequence_classifier
+from sequence_classifier import Batch, ClassifierConfig, reference
 
 STEPS, BATCH = 9, 3
 LENGTHS = np.array([9, 2, 6], np.int32)
@@ -20,7 +19,7 @@ def make_config(**changes: Any) -> ClassifierConfig:
 
 def random_weights(config: ClassifierConfig) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(1)
-    return {name: rng.uniform(-0.5, 0.5, shape) for name, shape in classifier.shapes(config).items()}
+    return {name: rng.uniform(-0.5, 0.5, shape) for name, shape in sequence_classifier.shapes(config).items()}
 
 
 def random_batch(config: ClassifierConfig, *, lengths: bool, seed: int = 2) -> Batch:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from architecture import (
     BENCHMARKS,
+    CLASSIFIER,
     FLOORS,
     MODULES,
     PACKAGE,
@@ -33,7 +34,7 @@ FRAMEWORK_MODULES = {
         "ptb_lm.bench.rivals",
         "benchmarks.rivals",
         "benchmarks.studies.profile",  # by torch's own profiler
-        "ptb_lm.classifier.on_torch",
+        "sequence_classifier.on_torch",
         # A model that changes while it reads, and a model as a plain torch module.
         "ptb_lm.inference.adaptation",
         "ptb_lm.inference.importing.tensor_files",  # torch's own reader of its files
@@ -43,8 +44,8 @@ FRAMEWORK_MODULES = {
         "ptb_lm.tf_backend",
         "ptb_lm.bench.rivals",
         "benchmarks.rivals",
-        "ptb_lm.classifier.on_tensorflow",
-        "ptb_lm.classifier.tensorflow_network",
+        "sequence_classifier.on_tensorflow",
+        "sequence_classifier.tensorflow_network",
     ),
     "keras": ("ptb_lm.bench.rivals", "benchmarks.rivals"),
     "jax": ("benchmarks.rivals",),
@@ -103,7 +104,7 @@ def test_no_room_below_the_benchmark_names_it_in_a_string() -> None:
 
 def test_every_room_has_its_floor() -> None:
     folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
-    assert folders | {BENCHMARKS.name, "commands"} == FLOOR.keys()
+    assert folders | {BENCHMARKS.name, CLASSIFIER.name, "commands"} == FLOOR.keys()
 
 
 def test_the_root_holds_commands_alone() -> None:

@@ -14,11 +14,11 @@ import ptb_lm.torch_backend  # noqa: F401  (what torch reads when it is imported
 # isort: split
 import torch
 from numpy.typing import NDArray
+from sequence_classifier import ClassifierConfig
+from sequence_classifier.on_torch import TorchClassifier
 from torch import Tensor, nn
 from typing_extensions import override
 
-from ptb_lm.classifier import ClassifierConfig
-from ptb_lm.classifier.on_torch import TorchClassifier
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState
@@ -81,7 +81,7 @@ class OneCallClassifier(TorchClassifier):
 
 
 def build(config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> OneCallClassifier:
-    """Build the classifier; see ptb_lm.classifier.build.
+    """Build the classifier; see sequence_classifier.build.
 
     Raises:
         UserError: The layers cannot be one call, or there is no such device.

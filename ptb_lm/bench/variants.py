@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ptb_lm import classifier
 from ptb_lm.bench import suites
 from ptb_lm.common.errors import UserError, how_to_install
 from ptb_lm.model.cells import LSTM
@@ -103,7 +102,8 @@ LANGUAGE_MODELS: dict[str, Framework] = {
         for count, build in ((2, "build_for_two"), (4, "build_for_four"))
     },
 }
-CLASSIFIERS: dict[str, Framework] = {**classifier.CLASSIFIERS}
+# Programs that classify sequences, in a checkout; benchmarks/classifier_task.py adds the example's own.
+CLASSIFIERS: dict[str, Framework] = {}
 
 # Names in titles. A program that is missing here has the name that --add gave it.
 TITLES = {
@@ -239,7 +239,7 @@ class Variant:
 def add(name_and_build: str) -> Variant:
     """Register an implementation of the user's own, NAME=MODULE:FUNCTION, for the time of this process.
 
-    FUNCTION builds a ptb_lm.model.backend.Backend or a ptb_lm.classifier.Classifier. It is called as
+    FUNCTION builds a ptb_lm.model.backend.Backend, or a Classifier (examples/sequence_classifier). Its call:
     FUNCTION(config, weights, model=..., execution=..., unroll=..., device=..., precision=..., seed=...).
 
     Returns:

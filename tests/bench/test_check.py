@@ -14,6 +14,7 @@ import mutants
 import numpy as np
 import pytest
 import wrong_variant
+from sequence_classifier import ClassifierConfig
 from support import AfterOtherStepsError, checked_twice, installed, pytensor_interpreted
 from torch import nn
 
@@ -26,7 +27,6 @@ from ptb_lm.bench.check.expected import WIDTH, fingerprint
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import LanguageTask
-from ptb_lm.classifier import ClassifierConfig
 from ptb_lm.common import files
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.config import Config
@@ -72,8 +72,7 @@ Weights = dict[str, np.ndarray]
 
 
 def builder(name: str, *, precision: str = "fp32", device: str = "cpu", task: Any = LANGUAGE) -> check.Build:
-    registry = variants.LANGUAGE_MODELS if isinstance(task, LanguageTask) else variants.CLASSIFIERS
-    return Variant(name, "").builder(registry, precision=precision, device=device, seed=1)
+    return Variant(name, "").builder(task.registry, precision=precision, device=device, seed=1)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

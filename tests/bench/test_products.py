@@ -3,12 +3,12 @@
 import re
 
 import pytest
+from sequence_classifier import ClassifierConfig
 
 from benchmarks.classifier_task import ClassifierTask
 from ptb_lm.bench.run.machine import products
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import LanguageTask
-from ptb_lm.classifier import ClassifierConfig
 from ptb_lm.model.config import Config
 
 

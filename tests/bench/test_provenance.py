@@ -73,7 +73,7 @@ def test_a_record_takes_no_rows_of_another_program(tmp_path: Path, monkeypatch: 
     bench_rows.write(tmp_path, bench_rows.rounds({"torch/basic": 1.0}))
     Record(tmp_path, settings())
     kept = json.loads((tmp_path / SETTINGS).read_text())
-    sources = (ROOT / "ptb_lm", ROOT / "benchmarks")
+    sources = (ROOT / "ptb_lm", ROOT / "benchmarks", ROOT / "examples")
     assert kept["source"].split() == [record.sources_digest(folder) for folder in sources]
     for name, other in (
         ("torch", "1.0"),

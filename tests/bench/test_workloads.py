@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from sequence_classifier import ClassifierConfig
 
 from benchmarks.classifier_task import ClassifierTask
 from ptb_lm.bench.rows import Work
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import LanguageTask, Workload
-from ptb_lm.classifier import ClassifierConfig
 from ptb_lm.data import corpus
 from ptb_lm.model.config import RECIPES, Config
 

@@ -6,8 +6,8 @@ import sys
 from typing import Any
 
 import pytest
+from sequence_classifier import CLASSIFIERS
 
-from ptb_lm.classifier import CLASSIFIERS
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import CHOICE_NAMES, MAX_SEED, Choice
 from ptb_lm.model.frameworks import FRAMEWORKS

@@ -1,4 +1,4 @@
-"""The classifier in Keras: the contract of ptb_lm.classifier.
+"""The classifier in Keras: the contract of sequence_classifier.
 
 Shapes: B = batch, T = time steps, I = features, C = classes.
 """
@@ -12,10 +12,10 @@ from typing import Any
 import keras
 import numpy as np
 from numpy.typing import NDArray
+from sequence_classifier import Batch, Classifier, ClassifierConfig, LogProbabilities
 from typing_extensions import override
 
 from benchmarks.rivals.keras.network import Network
-from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, LogProbabilities
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
@@ -56,7 +56,7 @@ class Library:
 def build(
     config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice, *, library: Library
 ) -> "KerasClassifier":
-    """Build the classifier; see ptb_lm.classifier.build.
+    """Build the classifier; see sequence_classifier.build.
 
     Raises:
         UserError: There is no such device, or Keras has no such classifier on it.

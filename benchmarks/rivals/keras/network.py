@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 from numpy.typing import NDArray
+from sequence_classifier import ClassifierConfig, check_lengths
 
-from ptb_lm.classifier import ClassifierConfig, check_lengths
 from ptb_lm.common.host import hold_back_stderr
 from ptb_lm.model import parameters
 

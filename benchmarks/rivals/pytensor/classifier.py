@@ -1,4 +1,4 @@
-"""The classifier in PyTensor, and its optimiser: the contract of ptb_lm.classifier.
+"""The classifier in PyTensor, and its optimiser: the contract of sequence_classifier.
 
 Shapes: B = batch, T = time steps, I = features, C = classes.
 """
@@ -14,10 +14,10 @@ import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.compile.mode import get_default_mode
+from sequence_classifier import Batch, Classifier, ClassifierConfig, LogProbabilities, check_lengths
 from typing_extensions import override
 
 from benchmarks.rivals.pytensor.network import InvertedDropout, Network
-from ptb_lm.classifier import Batch, Classifier, ClassifierConfig, LogProbabilities, check_lengths
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
@@ -29,7 +29,7 @@ BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # of Adam
 def build(
     config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice
 ) -> "PyTensorClassifier":
-    """Build the classifier; see ptb_lm.classifier.build.
+    """Build the classifier; see sequence_classifier.build.
 
     Raises:
         UserError: PyTensor's classifier is not like that, or not on that device.

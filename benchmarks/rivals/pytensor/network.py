@@ -10,9 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-
-from ptb_lm import classifier
-from ptb_lm.classifier import ClassifierConfig
+import sequence_classifier
+from sequence_classifier import ClassifierConfig
 
 Tensor: TypeAlias = Any  # a symbolic array
 Dropout: TypeAlias = Callable[[Tensor], Tensor]
@@ -30,7 +29,7 @@ class Network:
         self.dtype = dtype
         self.variables = {
             name: pytensor.shared(np.zeros(shape, dtype), name)
-            for name, shape in classifier.shapes(config).items()
+            for name, shape in sequence_classifier.shapes(config).items()
         }
 
     def logits(self, x_BTI: Tensor, valid_BT: Tensor | None, dropout: Dropout) -> Tensor:

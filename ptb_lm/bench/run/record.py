@@ -163,7 +163,7 @@ def run_settings(
         added: Digest of the source of each NAME=MODULE:FUNCTION in `options.added`.
     """
     environment = host.environment()
-    sources = [Path(__file__).resolve().parents[2], *[FOLDER] * HAS_CHECKOUT]
+    sources = [Path(__file__).resolve().parents[2], *[FOLDER, FOLDER.parent / "examples"] * HAS_CHECKOUT]
     return {
         **{name: getattr(options, name) for name in _REQUEST_KEYS},
         **{name: environment[name] for name in _MACHINE_KEYS},

@@ -171,7 +171,7 @@ except ModuleNotFoundError as error:
     ("module", "ours"),
     [
         ("ptb_lm.torch_backend.backend", True),
-        ("ptb_lm.classifier.on_torch", True),
+        ("sequence_classifier.on_torch", True),
         ("ptb_lm.bench.rivals.torch_outer", True),
         ("benchmarks.rivals.without", True),
         ("ptb_lm.bench.rivals.plain_torch", False),

@@ -15,10 +15,10 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from sequence_classifier import Batch, ClassifierConfig, reference
 from small_classifiers import make_config, random_batch, random_weights, trained_by_reference
 
 from ptb_lm.bench.variants import CLASSIFIERS
-from ptb_lm.classifier import Batch, ClassifierConfig, reference
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sequence_classifier import ClassifierConfig, reference
 from small_classifiers import make_config, random_batch, random_weights, trained_by_reference
 from support import ROOT, pytensor_interpreted
 
 from ptb_lm.bench import variants
-from ptb_lm.classifier import ClassifierConfig, reference
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 

@@ -11,11 +11,11 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm.classifier import ClassifierConfig, shapes
 from ptb_lm.model.backend import Arrays
 from ptb_lm.tf_backend.cells import Layer
 from ptb_lm.tf_backend.dropout import Dropout, InvertedDropout, no_dropout
 from ptb_lm.tf_backend.stack import RecurrentStack
+from sequence_classifier import ClassifierConfig, shapes
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 
@@ -129,7 +129,7 @@ class SequenceNetwork:
         return tf.transpose(log_p, [1, 0, 2]) if self.config.loss == "ctc" else log_p
 
     def canonical(self) -> Arrays:
-        """Return the parameters by canonical name (ptb_lm.classifier.shapes)."""
+        """Return the parameters by canonical name (sequence_classifier.shapes)."""
         return self.by_name([variable.numpy() for variable in self.trained])
 
     def by_name(self, arrays: Sequence[NDArray[Any]]) -> Arrays:

@@ -1,4 +1,4 @@
-"""A sequence classifier in NumPy, forward and backward, and its optimiser: the oracle for ptb_lm.classifier.
+"""The sequence classifier in NumPy, forward and backward, and its optimiser: the oracle.
 
 Written to be read and checked, not to be fast. It computes in the precision of the weights it is given.
 
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm.classifier import Batch, ClassifierConfig, check_labels
 from ptb_lm.model.cells.cell import Array
 from ptb_lm.model.reference import log_softmax, stack_backward, stack_forward, stack_zero_state
+from sequence_classifier import Batch, ClassifierConfig, check_labels
 
 BLANK = 0
 
@@ -44,7 +44,7 @@ def loss_and_gradients(
 
     Args:
         config: Hyper-parameters; only the loss and the hidden sizes are used.
-        weights: Canonical parameters (ptb_lm.classifier.shapes).
+        weights: Canonical parameters (sequence_classifier.shapes).
         batch: Labelled sequences; their padding is never read.
         masks: Dropout masks, as stack_forward takes them. None: no dropout.
 

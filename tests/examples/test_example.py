@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runs
+import sequence_classifier
+from sequence_classifier import Batch, ClassifierConfig, reference
 from support import ROOT, installed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from benchmarks.classifier_task import ClassifierTask
-from ptb_lm import classifier
 from ptb_lm.bench.suites import SUITES
-from ptb_lm.classifier import Batch, ClassifierConfig, reference
 from ptb_lm.common.errors import DivergenceError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS, Framework
@@ -131,7 +131,7 @@ def reference_curve(tmp_path_factory: pytest.TempPathFactory) -> Curve:
         refusals={},
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(classifier.CLASSIFIERS, "reference", row)
+        patch.setitem(sequence_classifier.CLASSIFIERS, "reference", row)
         flags = ["--framework", "reference", "--model", "basic", *SHORT, "--bidirectional"]
         return run(tmp_path_factory.mktemp("reference"), *flags)
 
@@ -263,10 +263,10 @@ def test_bad_input_is_one_sentence(
 @installed("torch")
 def test_predictions_of_nan_end_the_run() -> None:
     config = ClassifierConfig(input_size=2, hidden_sizes=(3,), classes=2)
-    weights = classifier.initial(config, seed=1)
+    weights = sequence_classifier.initial(config, seed=1)
     weights["lstm.0.bias"][0] = np.nan
-    choice = Choice.create(classifier.CLASSIFIERS, model="basic", device="cpu")
-    model = classifier.build(config, weights, choice)
+    choice = Choice.create(sequence_classifier.CLASSIFIERS, model="basic", device="cpu")
+    model = sequence_classifier.build(config, weights, choice)
     with pytest.raises(DivergenceError, match="--learning-rate"):
         example.measure(model, example.make_data(10, seed=1))
 

@@ -112,14 +112,14 @@ class Classifier(Model):
 CLASSIFIERS: dict[str, Framework] = {
     "torch": dataclasses.replace(
         FRAMEWORKS["torch"],
-        build="ptb_lm.classifier.on_torch:build",
+        build="sequence_classifier.on_torch:build",
         executions=("eager", "compile", "jit"),
         precisions=("fp32", "fp64"),
         needs_cuda=(),
         auto_precision="",
     ),
     "tensorflow": dataclasses.replace(
-        FRAMEWORKS["tensorflow"], build="ptb_lm.classifier.on_tensorflow:build"
+        FRAMEWORKS["tensorflow"], build="sequence_classifier.on_tensorflow:build"
     ),
 }
 

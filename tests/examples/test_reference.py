@@ -5,11 +5,11 @@ import math
 
 import numpy as np
 import pytest
+import sequence_classifier
 import torch
+from sequence_classifier import LOSSES, Batch, ClassifierConfig, reference
 from support import assert_gradients, numeric_gradient
 
-from ptb_lm import classifier
-from ptb_lm.classifier import LOSSES, Batch, ClassifierConfig, reference
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.reference import log_softmax, stack_forward, stack_zero_state
 
@@ -29,7 +29,9 @@ def example(
         input_size=4, hidden_sizes=(3, 2), classes=CLASSES, bidirectional=bidirectional, loss=loss
     )
     rng = np.random.default_rng(0)
-    weights = {name: rng.uniform(-0.8, 0.8, shape) for name, shape in classifier.shapes(config).items()}
+    weights = {
+        name: rng.uniform(-0.8, 0.8, shape) for name, shape in sequence_classifier.shapes(config).items()
+    }
     labels = {"cross_entropy": np.array([2, 0, 4]), "ctc": np.array([[2, 4], [1, 3], [3, 3]])}[loss]
     return config, weights, Batch(rng.normal(size=(BATCH, STEPS, 4)), labels, lengths)
 

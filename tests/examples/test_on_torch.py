@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sequence_classifier
 import torch
+from sequence_classifier import CLASSIFIERS, LOSSES, Batch, ClassifierConfig, reference
 from torch import Tensor
 
-from ptb_lm import classifier
-from ptb_lm.classifier import CLASSIFIERS, LOSSES, Batch, ClassifierConfig, reference
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend.stack import InvertedDropout
@@ -36,7 +36,7 @@ def make_config(bidirectional: bool = True, loss: str = "ctc", **more: Any) -> C
 def random_weights(config: ClassifierConfig) -> dict[str, np.ndarray]:
     """In float64, biases too."""
     rng = np.random.default_rng(1)
-    return {name: rng.uniform(-0.8, 0.8, shape) for name, shape in classifier.shapes(config).items()}
+    return {name: rng.uniform(-0.8, 0.8, shape) for name, shape in sequence_classifier.shapes(config).items()}
 
 
 def random_batch(config: ClassifierConfig, lengths: np.ndarray | None = None, seed: int = 2) -> Batch:
@@ -53,7 +53,7 @@ def random_batch(config: ClassifierConfig, lengths: np.ndarray | None = None, se
 def build(config: ClassifierConfig, weights: dict[str, np.ndarray] | None = None, **choice: Any) -> Any:
     weights = random_weights(config) if weights is None else weights
     defaults = {"precision": "fp64", "device": "cpu"}
-    return classifier.build(config, weights, Choice.create(CLASSIFIERS, **{**defaults, **choice}))
+    return sequence_classifier.build(config, weights, Choice.create(CLASSIFIERS, **{**defaults, **choice}))
 
 
 def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], *, atol: float) -> None:
@@ -350,14 +350,16 @@ def test_a_choice_of_a_language_model_that_no_classifier_has_is_refused() -> Non
     weights = random_weights(config)
     choice = Choice.create(execution="graph", model="basic", device="cpu")
     with pytest.raises(UserError, match="execution 'graph'"):
-        classifier.build(config, weights, choice)
-    assert classifier.build(config, weights, Choice.create(execution="eager", device="cpu")).export_weights()
+        sequence_classifier.build(config, weights, choice)
+    assert sequence_classifier.build(
+        config, weights, Choice.create(execution="eager", device="cpu")
+    ).export_weights()
 
 
 def test_the_engine_names_the_library_that_ran() -> None:
     """Sequences of different lengths are packed, and packed ones are ATen's."""
     config = make_config()
-    built = build(config, classifier.initial(config, seed=1), precision="fp32")
+    built = build(config, sequence_classifier.initial(config, seed=1), precision="fp32")
     alike, batch = random_batch(config), random_batch(config, LENGTHS)
     for given, name in ((alike, "oneDNN"), (batch, "ATen"), (alike, "oneDNN")):
         with torch.profiler.profile(acc_events=True) as profile:

@@ -4,16 +4,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sequence_classifier
+from sequence_classifier import CLASSIFIERS, Batch, ClassifierConfig, reference
 
-from ptb_lm import classifier
-from ptb_lm.classifier import CLASSIFIERS, Batch, ClassifierConfig, reference
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
 
 tf = pytest.importorskip("tensorflow")
 
-from ptb_lm.classifier.tensorflow_network import Adam  # noqa: E402
+from sequence_classifier.tensorflow_network import Adam  # noqa: E402
+
 from ptb_lm.tf_backend.dropout import InvertedDropout  # noqa: E402
 from ptb_lm.tf_backend.runtime import apply_execution  # noqa: E402
 
@@ -25,7 +26,7 @@ SEED = 3
 
 TENSORFLOW = FRAMEWORKS["tensorflow"]
 EVERY_MODEL = pytest.mark.parametrize("model", TENSORFLOW.models)
-EVERY_LOSS = pytest.mark.parametrize("loss", classifier.LOSSES)
+EVERY_LOSS = pytest.mark.parametrize("loss", sequence_classifier.LOSSES)
 # TensorFlow's CTC computes in float32, whatever the model's precision.
 BOUND = {"fp32": 1e-5, "fp64": 1e-11}
 ADAM_BOUND = {"float32": 1e-6, "float64": 1e-12}  # float32 holds 1 - 0.999 so exactly
@@ -38,7 +39,7 @@ def make_config(**changes: Any) -> ClassifierConfig:
 def random_weights(config: ClassifierConfig) -> dict[str, np.ndarray]:
     # With this seed no gradient is so small that it is mostly rounding in float32: Adam's step would be, too.
     rng = np.random.default_rng(2)
-    return {name: rng.uniform(-0.5, 0.5, shape) for name, shape in classifier.shapes(config).items()}
+    return {name: rng.uniform(-0.5, 0.5, shape) for name, shape in sequence_classifier.shapes(config).items()}
 
 
 def random_batch(config: ClassifierConfig, *, lengths: bool, seed: int = 2, steps: int = STEPS) -> Batch:
@@ -68,7 +69,7 @@ def bound(config: ClassifierConfig, precision: str) -> float:
 def build(config: ClassifierConfig, model: str, **choice: Any) -> Any:
     defaults = {"device": "cpu", "precision": finest(model), "seed": SEED}
     chosen = Choice.create(CLASSIFIERS, framework="tensorflow", model=model, **{**defaults, **choice})
-    return classifier.build(config, random_weights(config), chosen)
+    return sequence_classifier.build(config, random_weights(config), chosen)
 
 
 def variants() -> list[Any]:
@@ -76,7 +77,7 @@ def variants() -> list[Any]:
     rows = [
         (model, "graph", TENSORFLOW.options(model)["unroll"][0], loss, True, True)
         for model in TENSORFLOW.models
-        for loss in classifier.LOSSES
+        for loss in sequence_classifier.LOSSES
     ]
     for model in TENSORFLOW.models:
         options = TENSORFLOW.options(model)

@@ -1,4 +1,4 @@
-"""The sequence classifier in TensorFlow: the contract of ptb_lm.classifier.
+"""The sequence classifier in TensorFlow: the contract of this package.
 
 Shapes: B = batch, T = time steps, I = features, C = classes, U = labels a sequence.
 """
@@ -14,7 +14,13 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from ptb_lm.classifier import (
+from ptb_lm.common import host
+from ptb_lm.common.errors import UserError
+from ptb_lm.model.backend import Arrays
+from ptb_lm.model.choice import Choice
+from ptb_lm.tf_backend.cells import layer_type
+from ptb_lm.tf_backend.runtime import DTYPES, apply_execution, choose_device
+from sequence_classifier import (
     Batch,
     Classifier,
     ClassifierConfig,
@@ -22,19 +28,13 @@ from ptb_lm.classifier import (
     check_labels,
     check_lengths,
 )
-from ptb_lm.classifier.tensorflow_network import SequenceNetwork
-from ptb_lm.common import host
-from ptb_lm.common.errors import UserError
-from ptb_lm.model.backend import Arrays
-from ptb_lm.model.choice import Choice
-from ptb_lm.tf_backend.cells import layer_type
-from ptb_lm.tf_backend.runtime import DTYPES, apply_execution, choose_device
+from sequence_classifier.tensorflow_network import SequenceNetwork
 
 
 def build(
     config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice
 ) -> "TensorFlowClassifier":
-    """Build the classifier; see ptb_lm.classifier.build.
+    """Build the classifier; see sequence_classifier.build.
 
     Raises:
         UserError: There is no such device, or XLA cannot compile the model on it, or the loss.

@@ -1,4 +1,4 @@
-"""The sequence classifier in torch: the contract of ptb_lm.classifier.
+"""The sequence classifier in torch: the contract of sequence_classifier.
 
 Shapes: B = batch, T = time steps, I = features, H = the top layer's hidden units, K = its output width: H, or
 2H if bidirectional, C = classes, U = labels a sequence.
@@ -18,14 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from ptb_lm.classifier import (
-    Batch,
-    Classifier,
-    ClassifierConfig,
-    LogProbabilities,
-    check_labels,
-    check_lengths,
-)
 from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
@@ -35,10 +27,18 @@ from ptb_lm.torch_backend.cells import Canonical, export_arrays, load_arrays
 from ptb_lm.torch_backend.runtime import Runtime, apply_execution
 from ptb_lm.torch_backend.settings import computation
 from ptb_lm.torch_backend.stack import Dropout, InvertedDropout, RecurrentStack, no_dropout
+from sequence_classifier import (
+    Batch,
+    Classifier,
+    ClassifierConfig,
+    LogProbabilities,
+    check_labels,
+    check_lengths,
+)
 
 
 def build(config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> "TorchClassifier":
-    """Build the classifier; see ptb_lm.classifier.build.
+    """Build the classifier; see sequence_classifier.build.
 
     Raises:
         UserError: There is no such device, or no compiler.
@@ -100,7 +100,7 @@ class TorchClassifier(Classifier):
         load_arrays(self.canonical(), weights)
 
     def canonical(self) -> dict[str, Canonical]:
-        """Return the parameters by canonical name (ptb_lm.classifier.shapes)."""
+        """Return the parameters by canonical name (sequence_classifier.shapes)."""
         return {
             **self.stack.canonical(),
             "dense.kernel": Canonical(self.dense.weight, True),
