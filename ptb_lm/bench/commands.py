@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench import gate, row_archive, rows, selection, variants
-from ptb_lm.bench.reporting import answer, compare, page, report
+from ptb_lm.bench.reporting import agreement, answer, page, report
 from ptb_lm.bench.run import runner
 from ptb_lm.bench.run.machine import Machine
 from ptb_lm.bench.run.process import WORKER, Process, WorkerError
@@ -146,7 +146,9 @@ def _unpack(archive: Path) -> Path:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    cli.say(page.to_markdown(compare.compare(arguments.a, arguments.b, baseline=arguments.baseline)))
+    cli.say(
+        page.to_markdown(agreement.compare_benchmarks(arguments.a, arguments.b, baseline=arguments.baseline))
+    )
     return 0
 
 

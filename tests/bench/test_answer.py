@@ -12,8 +12,8 @@ import pytest
 from bench_rows import WORK, document, rounds, row, unmeasured
 
 from ptb_lm.bench.reporting import plots
-from ptb_lm.bench.reporting.bar_plot import SpeedPlot
 from ptb_lm.bench.reporting.page import to_markdown
+from ptb_lm.bench.reporting.plots import SpeedPlot
 from ptb_lm.bench.summary import Group, speed_ratio, summarise
 
 TWO = {"torch/basic": 1.0, "torch/cudnn": 2.0}

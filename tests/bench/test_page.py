@@ -12,7 +12,7 @@ import runs
 from bench_rows import ACOUSTIC, EVIL, PTB, STACKED_SPEEDS, rich, write
 
 from ptb_lm.bench.reporting import plots
-from ptb_lm.bench.reporting.bar_plot import Bar, BarPlot
+from ptb_lm.bench.reporting.plots import Bar, BarPlot
 from ptb_lm.bench.reporting.report import write_report
 
 pytestmark = pytest.mark.slow

@@ -24,8 +24,8 @@ from bench_rows import (
 )
 
 from ptb_lm.bench.reporting import plots
-from ptb_lm.bench.reporting.bar_plot import BarPlot
 from ptb_lm.bench.reporting.page import Document, to_markdown
+from ptb_lm.bench.reporting.plots import BarPlot
 from ptb_lm.bench.reporting.report import build, write_report
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common.errors import UserError

@@ -4,5 +4,5 @@ report.py puts a document (page.py) together: first answer.py, which says what t
 their tables (result_table.py; in a checkout also those of benchmarks/published), training runs and the
 machine.
 formats.py writes numbers and names. page.py writes a document by templates/, which hold the sentences, as
-Markdown and as a page; plots.py draws (bar_plot.py: the bars). compare.py is for two benchmarks.
+Markdown and as a page; plots.py draws. agreement.py is for two benchmarks.
 """

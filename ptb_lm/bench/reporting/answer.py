@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 from ptb_lm.bench.reporting import formats, result_table
-from ptb_lm.bench.reporting.bar_plot import Bar, SpeedPlot
 from ptb_lm.bench.reporting.formats import NOTHING, join_names, rate, significant, wrap
 from ptb_lm.bench.reporting.page import CaptionedTable, write_items
+from ptb_lm.bench.reporting.plots import Bar, SpeedPlot
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.summary import Group, Result, Summary, distinct, speed_ratio
 from ptb_lm.bench.variants import TITLES, original, program

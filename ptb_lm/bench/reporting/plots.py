@@ -1,4 +1,4 @@
-"""Plots as SVG or PNG, with matplotlib: of any kind (bars: bar_plot.py), and perplexities by epoch.
+"""Plots as SVG or PNG, with matplotlib: ratios and speeds as bars, and perplexities by epoch.
 
 matplotlib is an extra, imported when something is drawn. A plot is as wide as a telephone's screen. How it
 looks is in templates/*.mplstyle.
@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _WIDTH, _TITLE_HEIGHT = 4.6, 0.22  # inches
+_LARGER = 1.3  # how much larger a plot is in a file of its own
+_BAR_HEIGHT = 0.40  # inches, with its line of text
+_THIN_BAR = 0.17  # inches, without a line of text
+_GAP = 0.6  # between the bars of two cell types, in bars
+_WIDE_RANGE = 6.0  # largest to smallest ratio, above which the axis is logarithmic
+_SAME, _INK = "#8a8f98", "C6"
+
+
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # the same figure is the same text
 # Column of metrics.jsonl -> the label and the look of its curve.
 PERPLEXITIES: Mapping[str, dict[str, Any]] = {
@@ -61,6 +69,163 @@ class Plot(ABC):
     @abstractmethod
     def draw(self, figure: "Figure") -> None:
         """Draw it into an empty figure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A bar of a plot: a value with its whisker."""
+
+    label: str
+    value: float
+    text: str  # the value, for people
+    ends: tuple[float, float] | None = None  # the whisker's; None for no whisker
+
+    def draw(
+        self, axes: "Axes", position: float, *, origin: float = 0, capsize: int = 2, **look: Any
+    ) -> None:
+        """Draw the bar and its whisker."""
+        axes.barh(position, self.value - origin, left=origin, **look)
+        if self.ends is not None:
+            low, high = self.ends
+            sizes = [[self.value - low], [high - self.value]]
+            axes.errorbar(self.value, position, xerr=sizes, color=_INK, elinewidth=1.1, capsize=capsize)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarPlot(Plot):
+    """Horizontal bars, the first on top, each with a line of text above it.
+
+    Attributes:
+        bars: The bars.
+        origin: Start of the bars: 1 for ratios, 0 for fractions.
+        percent: True for fractions that the axis gives in percent.
+    """
+
+    bars: Sequence[Bar]
+    origin: float
+    percent: bool = False
+
+    @property
+    @override
+    def height(self) -> float:
+        return _BAR_HEIGHT * len(self.bars) + 0.6
+
+    @override
+    def draw(self, figure: "Figure") -> None:
+        """Draw the bars; the axis is logarithmic where ratios lie far apart."""
+        axes = figure.add_subplot()
+        ends = [self.origin, *(end for bar in self.bars for end in (bar.value, *(bar.ends or ())))]
+        low, high = min(ends), max(ends)
+        if self.origin > 0 and high / low > _WIDE_RANGE:
+            axes.set_xscale("log")
+            axes.xaxis.get_major_locator().set_params(subs=(1, 2, 5))
+            axes.minorticks_off()
+            axes.set_xlim(low / 1.15, high * 1.15)
+        else:
+            room = 0.06 * (high - low or 1)
+            axes.set_xlim(low - room * (self.origin > 0), high + room)
+            axes.locator_params(axis="x", nbins=6)
+        for position, bar in enumerate(self.bars):
+            self._draw_bar(axes, bar, position)
+        axes.axvline(self.origin, color=_INK, linestyle="-", linewidth=0.8)
+        axes.set_ylim(len(self.bars) - 0.42, -0.72)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        axes.grid(axis="x")
+        factor, unit = (100, " %") if self.percent else (1, "×")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{factor * value:.4g}{unit}")
+
+    def _draw_bar(self, axes: "Axes", bar: Bar, position: int) -> None:
+        colour = _SAME if bar.value == self.origin else "C0" if bar.value > self.origin else "C1"
+        bar.draw(axes, position, origin=self.origin, capsize=3, height=0.34, color=colour)
+        if bar.value == self.origin:
+            axes.plot([self.origin], [position], marker="D", markersize=5, color=colour)
+        above: dict[str, Any] = {
+            "transform": axes.get_yaxis_transform(),
+            "va": "bottom",
+            # No line runs through a text.
+            "bbox": {"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 0.8},
+        }
+        axes.text(0.008, position - 0.29, formats.shorten_label(bar.label), **above)
+        axes.text(1, position - 0.29, bar.text, ha="right", **above)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedPlot(Plot):
+    """Speeds by cell type, in panels that each have an axis of their own.
+
+    Attributes:
+        panels: The bars by the heading of their panel and by cell type; a bar's label is its framework.
+    """
+
+    panels: Mapping[str, Mapping[str, Sequence[Bar]]]
+
+    @property
+    @override
+    def height(self) -> float:
+        bars = sum(map(_panel_height, self.panels.values()))
+        return _THIN_BAR * bars + 0.55 * len(self.panels) + self.legend_height
+
+    @property
+    @override
+    def legend_height(self) -> float:
+        return 0.18 * ((len(self.frameworks) + 1) // 2) + 0.1
+
+    @property
+    def frameworks(self) -> list[str]:
+        """The frameworks in the order of their first bars."""
+        panels = self.panels.values()
+        return list(dict.fromkeys(bar.label for panel in panels for bars in panel.values() for bar in bars))
+
+    @override
+    def draw(self, figure: "Figure") -> None:
+        """Draw a panel for each workload; bars of a cell type stand together, a colour a framework."""
+        heights = list(map(_panel_height, self.panels.values()))
+        panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for axes, (heading, panel) in zip(panels, self.panels.items(), strict=True):
+            axes.set_title(formats.shorten_label(heading), fontsize="medium", loc="left")
+            self._draw_panel(axes, panel)
+        handles = [
+            panels[0].barh(0, 0, **self._look(name, panels[0]), label=formats.shorten_label(name))
+            for name in self.frameworks
+        ]
+        figure.legend(handles=handles, loc="lower left", ncols=2, fontsize="small")
+
+    def _draw_panel(self, axes: "Axes", panel: Mapping[str, Sequence[Bar]]) -> None:
+        position, longest, ticks = 0.0, 0.0, {}
+        for cell_type, bars in panel.items():
+            ticks[cell_type] = position + (len(bars) - 1) / 2
+            for bar in bars:
+                bar.draw(axes, position, height=0.8, **self._look(bar.label, axes))
+                end = bar.ends[1] if bar.ends else bar.value
+                axes.annotate(
+                    bar.text,
+                    (end, position),
+                    xytext=(4, 0),
+                    textcoords="offset points",
+                    va="center",
+                    fontsize="small",
+                )
+                longest = max(longest, end)
+                position += 1
+            position += _GAP
+        axes.set_xlim(0, 1.2 * longest)  # with room for the numbers
+        axes.set_ylim(position - _GAP - 0.4, -0.6)
+        axes.set_yticks(list(ticks.values()), map(formats.shorten_label, ticks))
+        axes.locator_params(axis="x", nbins=5)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.grid(axis="x")
+
+    def _look(self, framework: str, axes: "Axes") -> dict[str, Any]:
+        """Return the look of a framework's bars: a colour each, and beyond six also a hatch."""
+        place = self.frameworks.index(framework)
+        hatch = ("", "////", "....")[place // 6 % 3]
+        return {"facecolor": f"C{place % 6}", "hatch": hatch, "edgecolor": axes.get_facecolor(), "lw": 0}
+
+
+def _panel_height(panel: Mapping[str, Sequence[Bar]]) -> float:
+    """Return how many bars high a panel is."""
+    return sum(map(len, panel.values())) + _GAP * len(panel)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +318,7 @@ def to_data_uri(plot: Plot, *, scheme: str) -> str:
     Raises:
         UserError: matplotlib is not installed.
     """
-    svg = _render(plot, scheme, format="svg", metadata=_NO_METADATA, transparent=True)
+    svg = _render(plot, scheme, transparent=True)
     return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
 
 
@@ -167,8 +332,7 @@ def to_file(plot: Plot, *, kind: str) -> bytes:
     Raises:
         UserError: matplotlib is not installed.
     """
-    options: dict[str, Any] = {"metadata": _NO_METADATA} if kind == "svg" else {"dpi": 200}
-    return _render(plot, "light", size=1.3, with_title=True, format=kind, **options)
+    return _render(plot, "light", kind=kind, alone=True)
 
 
 def write_svg(plot: Plot, path: Path) -> None:
@@ -182,13 +346,12 @@ def write_svg(plot: Plot, path: Path) -> None:
         UserError: matplotlib is not installed.
         OSError: The folder is not writable, or the disk is full.
     """
-    options = {"format": "svg", "metadata": _NO_METADATA, "transparent": True}
-    light, dark = (
-        _render(plot, scheme, size=1.3, with_title=True, **options).decode() for scheme in ("light", "dark")
-    )
-    both = {"light": light[light.index("<svg") :], "dark": dark[dark.index("<svg") :]}
+    drawn = {
+        scheme: _render(plot, scheme, alone=True, transparent=True).decode() for scheme in ("light", "dark")
+    }
+    both = {scheme: svg[svg.index("<svg") :] for scheme, svg in drawn.items()}
     template = (_TEMPLATES / "both_schemes.svg").read_text(encoding="utf-8")
-    size = {"width": 1.3 * _WIDTH * 72, "height": 1.3 * plot.height * 72}
+    size = {"width": _LARGER * _WIDTH * 72, "height": _LARGER * plot.height * 72}
     atomic_write(path, template.format(title=html.escape(plot.title), **size, **both))
 
 
@@ -197,25 +360,29 @@ def style_sheets(scheme: str) -> list[Path]:
     return [_TEMPLATES / f"{each}.mplstyle" for each in dict.fromkeys(("light", scheme))]
 
 
-def _render(plot: Plot, scheme: str, *, size: float = 1.0, with_title: bool = False, **options: Any) -> bytes:
-    """Draw a plot as a file; `options` are those of matplotlib's savefig."""
+def _render(
+    plot: Plot, scheme: str, *, kind: str = "svg", alone: bool = False, transparent: bool = False
+) -> bytes:
+    """Draw a plot as a file; one that stands alone is larger, and has its title."""
     try:
         from matplotlib import style
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         raise UserError(f"there are no plots; {MISSING}") from None
+    size = _LARGER if alone else 1.0
+    height = size * plot.height
+    options: dict[str, Any] = {"metadata": _NO_METADATA} if kind == "svg" else {"dpi": 200}
+    buffer = io.BytesIO()
     with style.context(style_sheets(scheme)):
-        height = size * plot.height
         figure = Figure(figsize=(size * _WIDTH, height))
         plot.draw(figure)
-        if with_title:
+        if alone:
             title = formats.shorten_label(plot.title, 64)
             figure.suptitle(title, fontsize="medium", x=0.01, y=1 - 0.05 / height, ha="left", va="top")
         figure.align_ylabels()
-        top = 1 - _TITLE_HEIGHT / height if with_title else 1
+        top = 1 - _TITLE_HEIGHT / height if alone else 1
         figure.tight_layout(pad=0.3, rect=(0, plot.legend_height / height, 1, top))
-        buffer = io.BytesIO()
-        figure.savefig(buffer, **options)
+        figure.savefig(buffer, format=kind, transparent=transparent, **options)
     return buffer.getvalue()
 
 
@@ -242,13 +409,13 @@ def _epoch_axis(axes: "Axes", lines: Sequence[Points]) -> None:
 
 
 def _perplexity_axis(axes: "Axes") -> None:
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     few = high < 3 * low  # so that powers of ten and their simple multiples may all be outside
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6) if few else LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
-    axes.yaxis.set_minor_locator(NullLocator())
+    axes.minorticks_off()
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_ylabel("perplexity")
     axes.legend()

@@ -13,10 +13,9 @@ from typing import Any
 from ptb_lm.bench import suites
 from ptb_lm.bench.intervals import spread
 from ptb_lm.bench.reporting import answer, formats, page, result_table
-from ptb_lm.bench.reporting.bar_plot import Bar, BarPlot
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.page import CaptionedTable, Document, Section, write_items
-from ptb_lm.bench.reporting.plots import MISSING, plot_epochs
+from ptb_lm.bench.reporting.plots import MISSING, Bar, BarPlot, plot_epochs
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.run.machine import DISTURBANCE_LIMIT
 from ptb_lm.bench.run.record import PACKAGES

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from bench_rows import ENVIRONMENT, WORK, cells, rounds, row, section, unmeasured, write
 
-from ptb_lm.bench.reporting.compare import compare
+from ptb_lm.bench.reporting.agreement import compare_benchmarks
 from ptb_lm.bench.reporting.page import Document
 from ptb_lm.common.errors import UserError
 
@@ -15,7 +15,7 @@ SPEEDS = {"torch/basic": 1.0, "torch/block": 0.7, "torch/cudnn": 2.0}
 
 def comparison(folder: Path, a: Any, b: Any) -> tuple[Document, dict[str, dict[str, str]]]:
     """Return the comparison and the cells of small by variant; none where it is not compared."""
-    found = compare(write(folder / "a", a), write(folder / "b", b))
+    found = compare_benchmarks(write(folder / "a", a), write(folder / "b", b))
     titles = [each.title for each in found.sections]
     return found, cells(section(found, "small, train").tables[0].table) if "small, train" in titles else {}
 
@@ -128,4 +128,4 @@ def test_nothing_in_common_is_an_error(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"missing does not exist$"):
-        compare(write(tmp_path / "a", [row()]), tmp_path / "missing")
+        compare_benchmarks(write(tmp_path / "a", [row()]), tmp_path / "missing")

@@ -1,0 +1,198 @@
+"""Two benchmarks against each other, before and after or machine A and B: do their ratios agree?"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ptb_lm.bench import intervals
+from ptb_lm.bench.intervals import LogMean
+from ptb_lm.bench.reporting import formats
+from ptb_lm.bench.reporting.formats import NOTHING
+from ptb_lm.bench.reporting.page import CaptionedTable, Document, Section, write_items
+from ptb_lm.bench.rows import MEASURED
+from ptb_lm.bench.summary import EQUAL_WORK, Group, Result, Summary, common_precision, distinct, summarise
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.tables import Column, Name, Table, TableCell
+
+# Facts of an environment that tell two benchmarks apart.
+_DISTINCTIVE_FACTS = ("cpu", "processor", "device", "torch", "tensorflow", "commit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """A variant's results in both.
+
+    Attributes:
+        a: The result in A.
+        b: The result in B.
+        change: B's ratio over A's; None where nothing can be told: of the baseline, or without both ratios.
+        verdict: The answer in a word or two.
+    """
+
+    a: Result
+    b: Result
+    change: LogMean | None
+    verdict: str
+
+
+def compare_benchmarks(a: Path, b: Path, *, baseline: str | None = None) -> Document:
+    """Compare two benchmarks' folders; return a document whose title is the verdict.
+
+    Args:
+        a: The folder of one, or a NAME.jsonl.gz.
+        b: The folder of the other.
+        baseline: The variant that ratios are to; None: the one that the rows name.
+
+    Raises:
+        UserError: One of them cannot be read (summary.summarise), or they have no workload in common.
+    """
+    one, two = summarise(a, baseline=baseline), summarise(b, baseline=baseline)
+    common = [(first, second) for first in one.groups for second in two.groups if _key(first) == _key(second)]
+    if not common:
+        raise UserError(
+            f"no workload of a suite is in both: {a} holds {_content(one)}; {b} holds {_content(two)}"
+        )
+    troubles = [(first, _incomparable(first, second)) for first, second in common]
+    compared = [
+        (first, _pairs(first, second))
+        for (first, second), (_, trouble) in zip(common, troubles, strict=True)
+        if not trouble
+    ]
+    verdicts = [pair.verdict for _, pairs in compared for pair in pairs]
+    words = {
+        name: write_items(
+            "agreement.md",
+            part=name,
+            agree=sum(verdict.startswith("agree") for verdict in verdicts),
+            differ=sum(verdict.startswith("differ") for verdict in verdicts),
+            unknown=verdicts.count("no interval"),
+            by_rounds=any(verdict.endswith("by rounds") for verdict in verdicts),
+            troubles=[(group, trouble) for group, trouble in troubles if trouble],
+            alone={"A": list(_list_alone(one, two)), "B": list(_list_alone(two, one))},
+            broken_off=list(_list_broken_off(common)),
+        )
+        for name in ("verdict", "left out", "how to read", "warnings")
+    }
+    left_out = [Section(title="Left out", tables=[CaptionedTable(remarks=words["left out"])])]
+    return Document(
+        title=words["verdict"][0],
+        subtitle=formats.title([first for first, _ in common]),
+        lead=[f"A is {_describe(a, one)}", f"B is {_describe(b, two)}"],
+        warnings=words["warnings"],
+        sections=[
+            *(
+                Section(
+                    title=group.name,
+                    tables=[CaptionedTable(table=_table(pairs, group), remarks=list(formats.legend(group)))],
+                )
+                for group, pairs in compared
+            ),
+            *(left_out if words["left out"] else []),
+            Section(title="How to read this", paragraphs=words["how to read"]),
+        ],
+    )
+
+
+def _key(group: Group) -> tuple[str, str, str]:
+    return group.suite, group.workload, group.pass_name
+
+
+def _content(summary: Summary) -> str:
+    passes: dict[str, list[str]] = {}
+    for group in summary.groups:
+        passes.setdefault(f"{group.suite}/{group.workload}", []).append(group.pass_name)
+    return ", ".join(f"{workload} ({' and '.join(names)})" for workload, names in passes.items())
+
+
+def _incomparable(a: Group, b: Group) -> str:
+    """Say why the ratios of two groups do not compare; "" if they do."""
+    if a.baseline != b.baseline:
+        return f"the baseline is {a.baseline} in A and {b.baseline} in B"
+    for what in (*EQUAL_WORK, "precision") if a.work and b.work else ():
+        one, two = (
+            common_precision(row for result in group.results for row in result.blocks)
+            if what == "precision"
+            else getattr(group.work, what)
+            for group in (a, b)
+        )
+        if one != two and None not in (one, two):
+            return f"the work is not the same: {what} is {one} in A and {two} in B"
+    return ""
+
+
+def _pairs(a: Group, b: Group) -> list[_Pair]:
+    """Return the variants that both measured, in A's order."""
+    found = []
+    for one in a.measured_results:
+        two = b.result(one.variant)
+        if two is None or not two.blocks:
+            continue
+        change, verdict = None, "baseline" if one.variant == a.baseline else "no interval"
+        if verdict != "baseline" and one.ratio and two.ratio:
+            change = intervals.difference(one.ratio, two.ratio)
+            if change.differs is not None:
+                rounds = ", by rounds" if "round" in (one.ratio.unit, two.ratio.unit) else ""
+                verdict = f"{'differ' if change.differs else 'agree'}{rounds}"
+        found.append(_Pair(a=one, b=two, change=change, verdict=verdict))
+    return found
+
+
+def _list_broken_off(common: Sequence[tuple[Group, Group]]) -> Iterator[str]:
+    """Yield what one benchmark measured and the other did not, or not to the end, and why."""
+    passes: dict[tuple[str, str], list[str]] = {}
+    for a, b in common:
+        for name, one, other in (("B", a, b), ("A", b, a)):
+            for result in other.results:
+                there = one.result(result.variant)
+                if result.status != MEASURED and there and there.status == MEASURED:
+                    why = f"{result.status} in {name}: {result.reason}"
+                    passes.setdefault((result.label, why), []).append(other.name)
+    for (label, why), where in passes.items():
+        yield f"{label} of {' and '.join(where)} ({why})"
+
+
+def _list_alone(one: Summary, other: Summary) -> Iterator[str]:
+    """Yield what was measured in one benchmark and is not part of the other."""
+    others = {(*_key(group), result.variant) for group in other.groups for result in group.results}
+    for group in one.groups:
+        alone = [
+            each.variant for each in group.measured_results if (*_key(group), each.variant) not in others
+        ]
+        if alone:
+            yield f"{group.name}: {', '.join(alone)}"
+
+
+def _describe(folder: Path, summary: Summary) -> str:
+    """Name a benchmark by its folder and by the facts that tell machines and versions apart."""
+    facts = [f"{name} {value}" for name in _DISTINCTIVE_FACTS for value in summary.environment.get(name, ())]
+    days = distinct(time[:10] for time in summary.times)
+    told = ", ".join([*facts, " to ".join(days)] if days else facts)
+    return f"{folder}{f' ({told})' if told else ''}"
+
+
+def _table(pairs: Sequence[_Pair], group: Group) -> Table:
+    baseline, unit = group.label(group.baseline), group.work.unit if group.work else "items"
+    columns = [
+        Column("", numeric=False),
+        Column(f"A: × {baseline}"),
+        Column(f"B: × {baseline}"),
+        Column("B over A"),
+        Column("verdict", numeric=False),
+        Column(f"A: {unit} a second"),
+        Column(f"B: {unit} a second"),
+        Column("change of speed, not paired"),
+    ]
+    rows: list[list[TableCell]] = []
+    for pair in pairs:
+        ratios = (pair.a.ratio, pair.b.ratio, pair.change)
+        a, b = (each.rate.median for each in (pair.a, pair.b) if each.rate)
+        rows.append(
+            [
+                Name(pair.a.label, pair.a.variant),
+                *(formats.ratio(each) if each else NOTHING for each in ratios),
+                pair.verdict,
+                *(formats.significant(each, 4) for each in (a, b)),
+                f"{100 * (b / a - 1):+.1f} %",
+            ]
+        )
+    return Table(columns, rows)
