@@ -25,6 +25,7 @@ CHUNK_BYTES = 1 << 20  # large enough that Python's overhead a chunk does not co
 # Characters that some programs take for the end of a line; here each is white space.
 MARKS = {"\u2028": "U+2028", "\u2029": "U+2029", "\x85": "NEL", "\f": "form feed", "\v": "vertical tab"}
 
+_NO_TEXT = re.compile("[\udc80-\udcff\0]")  # a byte that is not UTF-8, or one that no text has
 _JSON_LINES = 100  # as many JSON objects, a line each, are no text
 URL = re.compile(r"(\w[\w+.-]+):/+(.+)")  # in a Path, which has one slash of the two
 
@@ -200,26 +201,24 @@ def _select(pieces: Iterable[str], blocks: LineBlocks) -> Iterator[str]:
 def _decode(path: Path) -> Iterator[str]:
     """Yield the text of a file; what comes before a byte that is wrong is yielded before the error."""
     line, last = 1, "\n"
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    ends = io.IncrementalNewlineDecoder(None, translate=True)  # as Python's text files have
+    decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")  # what is wrong comes as _NO_TEXT
+    lines = io.IncrementalNewlineDecoder(decoder, translate=True)  # as Python's text files have
     with _open(path) as file:
         read: Callable[[int], bytes] = file.read1  # type: ignore[attr-defined] # all opened here have it
         for block in itertools.chain(iter(lambda: read(CHUNK_BYTES), b""), [b""]):
-            wrong = None
-            try:
-                text = decoder.decode(block, final=not block)
-            except UnicodeDecodeError as error:
-                text, wrong = error.object[: error.start].decode(), error.object[error.start]
-            if "\0" in text:  # UTF-8, but no text has it
-                text, wrong = text[: text.index("\0")], 0
-            if text := ends.decode(text, final=not block or wrong is not None):
+            text = lines.decode(block, final=not block)
+            wrong = None if text.isascii() and "\0" not in text else _NO_TEXT.search(text)
+            if wrong:
+                text = text[: wrong.start()]
+            if text:
                 last = text[-1]
                 yield text
             line += text.count("\n")
-            if wrong is not None:
+            if wrong:
+                byte = wrong[0].encode(errors="surrogateescape").hex()
                 raise UserError(
-                    f"{display_name(path)}, line {line}: byte 0x{wrong:02x} is not UTF-8 text; it is "
-                    "binary or has another encoding"
+                    f"{display_name(path)}, line {line}: byte 0x{byte} is not UTF-8 text; it is binary or "
+                    "has another encoding"
                 )
     if last != "\n":  # the last line ends here, even without a newline
         yield "\n"

@@ -162,6 +162,11 @@ def _chunks(matrix: Tensor) -> Iterator[slice]:
     return (slice(begin, begin + rows) for begin in range(0, len(matrix), rows))
 
 
+def _rows(values: Tensor | float, rows: slice | Tensor) -> Tensor | float:
+    """Return the values of some rows of a matrix; a number is that of all."""
+    return values[rows] if isinstance(values, Tensor) else values
+
+
 class _Updates:
     """The steps of dynamic evaluation on a model's weights, in place.
 
@@ -177,18 +182,19 @@ class _Updates:
     def __init__(self, model: SegmentModel, dynamic: Dynamic, squares: Squares | None) -> None:
         self._weights, self._is_tied = model.weights, model.is_tied
         self._start_weights = {name: weight.clone() for name, weight in model.weights.items()}
-        self._rate, self._decay = dynamic.rate, dynamic.decay
-        self._decays: Squares | None = None  # by weight, with the rates
-        self._rates: Squares = {}
+        # By weight, numbers for the rule sgd.
+        self._rates: dict[str, Tensor | float] = dict.fromkeys(model.weights, dynamic.rate)
+        self._decays: dict[str, Tensor | float] = dict.fromkeys(model.weights, dynamic.decay)
         if dynamic.rule == "rms":
             if squares is None:
                 raise ValueError("the rule rms needs the training text's squared gradients")
             roots = {name: mean.sqrt() for name, mean in squares.items()}
             count = sum(root.numel() for root in roots.values())
-            mean = sum(root.sum(dtype=torch.float64) for root in roots.values()) / count
-            relative = {name: root / float(mean) for name, root in roots.items()}
-            self._rates = {name: dynamic.rate / (root + dynamic.damping) for name, root in relative.items()}
-            self._decays = {name: (dynamic.decay * root).clamp_(max=1) for name, root in relative.items()}
+            mean = float(sum(root.sum(dtype=torch.float64) for root in roots.values()) / count)
+            for name, root in roots.items():
+                relative = root / mean
+                self._rates[name] = dynamic.rate / (relative + dynamic.damping)
+                self._decays[name] = (dynamic.decay * relative).clamp_(max=1)
         embedding = self._weights["embedding"]
         self._step = 0
         self._decayed_V = torch.zeros(len(embedding), dtype=embedding.dtype, device=embedding.device)
@@ -199,8 +205,7 @@ class _Updates:
             return
         words = x_T.unique()
         steps_W1 = (self._step - self._decayed_V[words])[:, None]
-        decay = self._decay if self._decays is None else self._decays["embedding"][words]
-        share = (1 - decay) ** steps_W1
+        share = (1 - _rows(self._decays["embedding"], words)) ** steps_W1
         start = self._start_weights["embedding"][words]
         self._weights["embedding"][words] = start + share * (self._weights["embedding"][words] - start)
         self._decayed_V[words] = self._step
@@ -212,22 +217,20 @@ class _Updates:
             weight, start = self._weights[name], self._start_weights[name]
             for rows in _chunks(weight):
                 part, left_MT = weight[rows], left_TM[:, rows].T
-                if self._decays is None:
-                    part.lerp_(start[rows], self._decay).addmm_(left_MT, right_TN, alpha=-self._rate)
+                rate, decay = _rows(self._rates[name], rows), _rows(self._decays[name], rows)
+                part.lerp_(start[rows], decay)
+                if isinstance(rate, Tensor):
+                    part.sub_((left_MT @ right_TN).mul_(rate))
                 else:
-                    change = (left_MT @ right_TN).mul_(self._rates[name][rows])
-                    part.lerp_(start[rows], self._decays[name][rows]).sub_(change)
+                    part.addmm_(left_MT, right_TN, alpha=-rate)
         for name, vector in gradients.vectors.items():
-            self._decay_all(name).sub_(vector * self._rates.get(name, self._rate))
+            self._weights[name].lerp_(self._start_weights[name], self._decays[name])
+            self._weights[name].sub_(vector * self._rates[name])
         words, sums = _sum_rows(gradients)
         self.prepare(words)  # by this step
-        sums *= self._rates["embedding"][words] if self._rates else self._rate
+        sums *= _rows(self._rates["embedding"], words)
         self._weights["embedding"].index_add_(0, words, sums, alpha=-1)
 
     def undo(self) -> None:
         """Restore the trained weights."""
         self._weights.update(self._start_weights)
-
-    def _decay_all(self, name: str) -> Tensor:
-        decay = self._decay if self._decays is None else self._decays[name]
-        return self._weights[name].lerp_(self._start_weights[name], decay)
