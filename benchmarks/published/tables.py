@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from benchmarks.published import Figure, Publication, for_workload
-from ptb_lm.bench.intervals import Ratio
+from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.formats import NOTHING, significant, times
 from ptb_lm.bench.reporting.page import CaptionedTable
@@ -99,7 +99,7 @@ def _published_ratio(source: Publication, figure: Figure) -> float | None:
     return figure.times_as_fast_as(reference) if reference else None
 
 
-def _ratio(ours: Result, group: Group, reference: str) -> Ratio | None:
+def _ratio(ours: Result, group: Group, reference: str) -> LogMean | None:
     base = group.result(reference)
     return speed_ratio(ours, base) if base else None
 

@@ -17,7 +17,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
-from ptb_lm.bench.intervals import Ratio
+from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.summary import Group, Result, distinct, speed_ratio, summarise
 from ptb_lm.bench.variants import original
@@ -45,7 +45,7 @@ def probability_of_at_most(held: int, repetitions: int) -> float:
     )
 
 
-def repetition_ratios(group: Group, repetitions: int) -> list[Ratio]:
+def repetition_ratios(group: Group, repetitions: int) -> list[LogMean]:
     """Return the ratio of a program to itself in each repetition.
 
     Args:
@@ -69,7 +69,7 @@ def repetition_ratios(group: Group, repetitions: int) -> list[Ratio]:
     return ratios
 
 
-def contains_one(ratio: Ratio) -> bool:
+def contains_one(ratio: LogMean) -> bool:
     """Return whether the interval of a ratio contains 1."""
     return ratio.differs is False
 

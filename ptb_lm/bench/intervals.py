@@ -46,21 +46,25 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class LogMean:
-    """The mean of logarithms of ratios, with what is known of its error.
+    """The mean of logarithms, of a speed or of its ratio to another, with what is known of its error.
 
     Attributes:
         mean: The mean, in nats.
         error: The standard error of the mean; None for a single unit, which says nothing about its error.
         freedom: Degrees of freedom of the error; 0 for a single unit.
+        unit: The thing that was taken as independent.
+        units: The number of these.
     """
 
     mean: float
     error: float | None
     freedom: float
+    unit: Literal["process", "round"] = "process"
+    units: int = 1
 
     @property
     def estimate(self) -> float:
-        """The ratio: the geometric mean."""
+        """The geometric mean."""
         return math.exp(self.mean)
 
     @property
@@ -80,19 +84,6 @@ class LogMean:
     def half_width(self) -> float | None:
         """The part of the interval above the estimate, as a fraction of it; None without an interval."""
         return None if self.interval is None else self.interval[1] / self.estimate - 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ratio(LogMean):
-    """The speed of a variant over the baseline's.
-
-    Attributes:
-        unit: The thing that was taken as independent.
-        units: The number of these.
-    """
-
-    unit: Literal["process", "round"]
-    units: int
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -120,7 +111,7 @@ def ratio(
     baseline: Mapping[Round, float],
     variant: Mapping[Round, float],
     processes: Mapping[Round, tuple[int, int]],
-) -> Ratio | None:
+) -> LogMean | None:
     """Compare a variant with the baseline in the rounds that both have.
 
     Args:
@@ -143,8 +134,8 @@ def ratio(
     own_pairs = {number: (own, own) for number, (_, own) in pairs.items()}
     for units in (_split_independent(pairs), _split_independent(own_pairs)):
         if len(units) >= PROCESSES_FOR_A_UNIT:
-            return _ratio([statistics.fmean(logs[number] for number in unit) for unit in units], "process")
-    return _ratio(list(logs.values()), "round")
+            return _log_mean([statistics.fmean(logs[number] for number in unit) for unit in units], "process")
+    return _log_mean(list(logs.values()), "round")
 
 
 def _split_independent(processes: Mapping[Round, tuple[int, int]]) -> list[list[Round]]:
@@ -216,16 +207,11 @@ def geometric_mean(units: Sequence[Sequence[float]]) -> LogMean:
     """
     logs = [[math.log(value) for value in unit] for unit in units]
     if len(logs) < PROCESSES_FOR_A_UNIT:
-        return _log_mean([log for unit in logs for log in unit])
-    return _log_mean([statistics.fmean(unit) for unit in logs])
+        return _log_mean([log for unit in logs for log in unit], "round")
+    return _log_mean([statistics.fmean(unit) for unit in logs], "process")
 
 
-def _log_mean(logs: Sequence[float]) -> LogMean:
+def _log_mean(logs: Sequence[float], unit: Literal["process", "round"]) -> LogMean:
     count = len(logs)
     error = statistics.stdev(logs) / math.sqrt(count) if count > 1 else None
-    return LogMean(mean=statistics.fmean(logs), error=error, freedom=count - 1)
-
-
-def _ratio(logs: Sequence[float], unit: Literal["process", "round"]) -> Ratio:
-    found = _log_mean(logs)
-    return Ratio(mean=found.mean, error=found.error, freedom=found.freedom, unit=unit, units=len(logs))
+    return LogMean(mean=statistics.fmean(logs), error=error, freedom=count - 1, unit=unit, units=count)

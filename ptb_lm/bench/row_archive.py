@@ -1,8 +1,7 @@
 """A benchmark in one small file, NAME.jsonl.gz: a header with what its rows share, then a lean line a row.
 
-The header is {"shared": ..., "tables": ...}. `shared` holds the facts that all rows have, with equal values;
-a fact that is an object is divided in the same way. `tables` holds, by key, the distinct values of texts and
-objects that repeat; a lean row has the position in that list. Header and lean row together are the row again.
+The header is {"shared": ...}: the facts that all rows have, with equal values; a fact that is an object is
+divided in the same way. Header and lean row together are the row again.
 """
 
 import gzip
@@ -20,19 +19,7 @@ SUFFIX = ".jsonl.gz"
 def pack(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Return the file of some rows; the same rows give the same bytes by the same version of zlib."""
     shared = _find_shared(rows)
-    lean = [_drop_shared(row, shared) for row in rows]
-    tables: dict[str, list[Any]] = {}
-    for key in dict.fromkeys(key for row in lean for key in row):
-        values = [row[key] for row in lean if key in row]
-        distinct: list[Any] = []
-        for value in values:
-            if value not in distinct:
-                distinct.append(value)
-        if 2 * len(distinct) <= len(values) and all(isinstance(value, str | dict) for value in values):
-            tables[key] = distinct
-    for row in lean:
-        row.update({key: values.index(row[key]) for key, values in tables.items() if key in row})
-    lines = [{"shared": shared, "tables": tables}, *lean]
+    lines = [{"shared": shared}, *(_drop_shared(row, shared) for row in rows)]
     text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
     return gzip.compress(text.encode(errors="backslashreplace"), mtime=0)
 
@@ -45,13 +32,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     """
     try:
         header, *lean = (json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines())
-        shared, tables = header["shared"], header["tables"]
-        return [
-            _merge(
-                shared, {key: tables[key][value] if key in tables else value for key, value in row.items()}
-            )
-            for row in lean
-        ]
+        return [_merge(header["shared"], row) for row in lean]
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
     except (EOFError, ValueError, LookupError, TypeError, AttributeError, zlib.error):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench import intervals, rows, variants
-from ptb_lm.bench.intervals import LogMean, Ratio, Spread
+from ptb_lm.bench.intervals import LogMean, Spread
 from ptb_lm.bench.rows import MEASURED, SECOND_MODEL, WRONG, Row, Work
 from ptb_lm.bench.selection import instead_of
 from ptb_lm.bench.variants import declared_precision, original
@@ -32,7 +32,7 @@ class Result:
     reason: str  # the reason why it is not, or not wholly, measured
     blocks: tuple[Row, ...]  # the measured rows, by round
     planned_rounds: int
-    ratio: Ratio | None  # to the group's baseline, 1 for itself; None if they have no round in common
+    ratio: LogMean | None  # to the group's baseline, 1 for itself; None if they have no round in common
     notes: tuple[str, ...]
     description: str  # a description of the program; "" if there is none
 
@@ -156,7 +156,7 @@ class Group:
         return candidates[0] if candidates else None
 
     @property
-    def repetitions(self) -> list[tuple[Result, Ratio]]:
+    def repetitions(self) -> list[tuple[Result, LogMean]]:
         """The A/A tests: results of a program's second measurement, with their ratios to the first."""
         found = []
         for result in self.results:
@@ -191,15 +191,15 @@ class Summary:
         return tuple(distinct(group.suite for group in self.groups))
 
 
-def speed_ratio(result: Result, base: Result) -> Ratio | None:
+def speed_ratio(result: Result, base: Result) -> LogMean | None:
     """Return how many times as fast as another a result is; None if no round has both."""
     return _pair(result.blocks, base.blocks)
 
 
-def _pair(blocks: Sequence[Row], base: Sequence[Row]) -> Ratio | None:
+def _pair(blocks: Sequence[Row], base: Sequence[Row]) -> LogMean | None:
     """Return how many times as fast as the base's some blocks are, paired by session and round."""
     if blocks and blocks == base:  # which is 1 by definition, and not by measurement
-        return Ratio(mean=0.0, error=None, freedom=0, unit="round", units=len(blocks))
+        return LogMean(mean=0.0, error=None, freedom=0, unit="round", units=len(blocks))
     ours, theirs = ({(row.session, row.round): row for row in each} for each in (blocks, base))
     return intervals.ratio(
         {key: row.seconds_per_step for key, row in theirs.items()},

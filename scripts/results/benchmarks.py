@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.studies import coverage
 from ptb_lm.bench import row_archive
-from ptb_lm.bench.intervals import Ratio
+from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.summary import Group, Result, Summary, distinct, speed_ratio, summarise
 from ptb_lm.common.tables import write_markdown
@@ -105,12 +105,12 @@ def _cell(results: Path, keys: Mapping[str, Any]) -> str:
     return FIGURES[keys["figure"]](group, result, _ratio(group, result, keys))
 
 
-def _ratio(group: Group, result: Result, keys: Mapping[str, Any]) -> Ratio | None:
+def _ratio(group: Group, result: Result, keys: Mapping[str, Any]) -> LogMean | None:
     base = group.result(keys.get("to", group.baseline))
     return speed_ratio(result, base) if base and base.blocks else None
 
 
-def _rate_and_ratio(result: Result, value: Ratio | None) -> str:
+def _rate_and_ratio(result: Result, value: LogMean | None) -> str:
     if not result.mean_rate:
         return ""
     shown = "" if value is None or value.error is None else f" ({formats.times(value.estimate)})"
@@ -129,7 +129,7 @@ def _share(result: Result) -> str:
     return f"{reached:.0%}" if reached <= 1 else formats.UNDERESTIMATED
 
 
-FIGURES: dict[str, Callable[[Group, Result, Ratio | None], str]] = {
+FIGURES: dict[str, Callable[[Group, Result, LogMean | None], str]] = {
     "words a second": lambda group, result, value: f"{result.rate.median:,.0f}" if result.rate else "",
     "mean words a second": lambda group, result, value: (
         f"{result.mean_rate.estimate:,.0f}" if result.mean_rate else ""
@@ -191,9 +191,9 @@ def all_of_them(results: Path) -> str:
     return f"{write_markdown(ALL_TITLES, newest_first)}\nOf all A/A tests, {held} intervals contain 1.\n"
 
 
-def _tests(summary: Summary) -> list[Ratio]:
+def _tests(summary: Summary) -> list[LogMean]:
     """Return the A/A tests whose interval is of processes; of many processes, a test of each five."""
-    found: list[Ratio] = []
+    found: list[LogMean] = []
     for group in summary.groups:
         repetitions = [value for _, value in group.repetitions]
         for each in repetitions:
@@ -204,12 +204,12 @@ def _tests(summary: Summary) -> list[Ratio]:
     return [each for each in found if each.interval and each.unit == "process"]
 
 
-def _count_held(tests: Sequence[Ratio]) -> str:
+def _count_held(tests: Sequence[LogMean]) -> str:
     held = sum(low <= 1 <= high for low, high in (each.interval for each in tests if each.interval))
     return f"{held} of {len(tests)}"
 
 
-def _row(name: str, summary: Summary, tests: Sequence[Ratio]) -> list[str]:
+def _row(name: str, summary: Summary, tests: Sequence[LogMean]) -> list[str]:
     processes: dict[tuple[str, str], set[int]] = {}  # of all passes
     for group in summary.groups:
         for result in group.results:

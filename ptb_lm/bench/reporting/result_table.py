@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ptb_lm.bench.intervals import Ratio, Spread
+from ptb_lm.bench.intervals import LogMean, Spread
 from ptb_lm.bench.reporting.formats import (
     NOTHING,
     SAME,
@@ -77,7 +77,7 @@ def _rounds(result: Result, _: Group) -> str:
     return f"{result.rounds} of {result.planned_rounds or result.rounds}{f', {again} again' if again else ''}"
 
 
-def _units(ratio: Ratio) -> str:
+def _units(ratio: LogMean) -> str:
     if ratio.error is None:
         return NOTHING
     return f"{ratio.units} {'processes' if ratio.unit == 'process' else 'rounds'}"
@@ -226,7 +226,7 @@ def _list_ratios(group: Group, width: int) -> Iterator[str]:
         yield from wrap(_ROUNDS_ALONE, width)
 
 
-def _align(ratio: Ratio | None) -> str:
+def _align(ratio: LogMean | None) -> str:
     shown = marked_ratio(ratio)
     return shown if shown.endswith(SAME) else f"{shown} "
 

@@ -16,7 +16,7 @@ from ptb_lm.bench.summary import summarise
 TWICE = {"torch/basic": 1.0, "torch/basic#again": 1.0}
 
 
-def repeated(folder: Path, repetitions: int, *, again: float = 1.0, count: int) -> list[coverage.Ratio]:
+def repeated(folder: Path, repetitions: int, *, again: float = 1.0, count: int) -> list[coverage.LogMean]:
     speeds = {**TWICE, "torch/basic#again": again}
     bench_rows.write(folder, bench_rows.rounds(speeds, count=count, noise=0.05, seed=3))
     (group,) = summarise(folder).groups
