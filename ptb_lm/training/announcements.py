@@ -6,7 +6,7 @@ from typing import Any
 from ptb_lm.common import cli, host
 from ptb_lm.model import parameters
 from ptb_lm.training import run_data
-from ptb_lm.training.progress import Progress
+from ptb_lm.training.metrics import Progress
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.trainer import Trainer
 

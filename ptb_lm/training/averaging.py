@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from ptb_lm.model.backend import Arrays, Backend
 from ptb_lm.model.config import Config
-from ptb_lm.training.progress import Progress
+from ptb_lm.training.metrics import Progress
 
 AVERAGE_EVERY = 10  # training steps; a pass over all weights at each step would cost as much as the update
 # Early on the average holds the last quarter of the updates, or so: a mean of all would remember for an epoch

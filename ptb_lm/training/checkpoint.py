@@ -1,11 +1,11 @@
 """Checkpoints of a run: when they are written, what is in them, and how a run continues from one."""
 
-import dataclasses
 import shlex
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,9 +15,10 @@ from ptb_lm.model import cells, parameters
 from ptb_lm.model.backend import Arrays, Backend, State
 from ptb_lm.model.config import Config
 from ptb_lm.training.averaging import Averages
-from ptb_lm.training.progress import Progress, SavedState
+from ptb_lm.training.metrics import Progress
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.tensors import SavedState
 
 SAVE_SECONDS = 300.0  # the most work that a lost process may lose
 # On a GPU an epoch may take two seconds, and saving one. So the ends of epochs save in a tenth of the time.
@@ -90,7 +91,7 @@ class Checkpoints:
         if self._best is not None:
             self._write_best(self._best, progress)
             self._best = None
-        progress = dataclasses.replace(progress, run_seconds=self.run_seconds())
+        progress = msgspec.structs.replace(progress, run_seconds=self.run_seconds())
         self.directory.write_state(
             SavedState(weights, training, progress, averages), corpus=self.corpus, run=self.run
         )

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ptb_lm.common import cli, host, streams
 from ptb_lm.common.errors import LostRankError, UserError
 from ptb_lm.common.program import version
@@ -221,7 +223,7 @@ def run(
         # The seconds of this process: all but starting Python.
         result["command_seconds"] = time.perf_counter() - command_start
         if config.init_from:
-            result["init_from"] = dataclasses.asdict(config.init_from)
+            result["init_from"] = msgspec.structs.asdict(config.init_from)
         directory.write_result(result)
     announcements.report(result, directory)
     return 0
@@ -268,14 +270,16 @@ def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:
 
 def _shared_facts(run: RunConfig, corpus: Corpus, ranks: Ranks) -> Facts:
     """Return the facts that must be the same in all processes: program, text, configuration, precision."""
-    values = run.to_json()
-    settings = {**values, **values["hyperparameters"]}
     return {
         "version": version(),
         "commit": str(host.environment()["commit"]),
         "corpus (SHA-256)": corpus.sha256[:12],
         "reduce_precision": ranks.reduce_precision,
-        **{name: str(value) for name, value in settings.items() if name not in MAY_DIFFER_PER_HOST},
+        **{
+            name: str(value)
+            for name, value in {**run.to_json(), **run.settings}.items()
+            if name not in MAY_DIFFER_PER_HOST
+        },
     }
 
 

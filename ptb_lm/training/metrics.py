@@ -1,10 +1,24 @@
-"""Metrics of a run: within an epoch, at the end of an epoch, and in its result."""
+"""Records of a run: metrics.jsonl, result.json and its progress; what they hold, their reading and making.
 
+Unknown keys of files are left alone: a later version may say more.
+"""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ptb_lm.common import json_fields, json_files
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.json_fields import Count, NonNegative, Positive, PositiveCount
 from ptb_lm.model.config import Config
 from ptb_lm.training.evaluation import perplexity_of
-from ptb_lm.training.progress import Progress
-from ptb_lm.training.schemas import JsonObject
 
+JsonObject: TypeAlias = dict[str, Any]  # that a run writes: a row of metrics.jsonl, a result, an environment
+# Advice for a file that has changed since it was written.
+REMEDY = "restore it, or remove result.json and make both files again with --resume"
 # TensorBoard tag -> column of metrics.jsonl, which may be missing.
 EPOCH_SCALARS = {
     "perplexity/train": "train_perplexity",
@@ -19,6 +33,153 @@ RESULT_SCALARS = {
     "perplexity/test": "test_perplexity",
     "perplexity/test_of_last_epoch": "final_test_perplexity",
 }
+
+
+class Epoch(Struct):
+    """A row of metrics.jsonl."""
+
+    epoch: PositiveCount
+    learning_rate: NonNegative
+    train_perplexity: Positive
+    valid_perplexity: Positive
+    words_per_second: NonNegative
+    seconds: NonNegative
+    gradient_norm: NonNegative
+    unaveraged_valid_perplexity: Positive | None = None
+
+
+class Best(Struct):
+    """The epoch of the best weights."""
+
+    epoch: PositiveCount
+    valid_perplexity: Positive
+
+
+class Environment(Struct):
+    """Versions and facts of a machine; the known ones of many."""
+
+    cores: PositiveCount | None = None
+    commit: str | None = None
+    processor: str | None = None
+    platform: str | None = None
+    python: str | None = None
+    started: str | None = None
+    device: str | None = None
+
+
+class Result(Struct):
+    """The content of result.json."""
+
+    test_perplexity: Positive
+    valid_perplexity: Positive
+    best_epoch: PositiveCount
+    epochs: PositiveCount
+    words_per_second: NonNegative
+    seconds: NonNegative
+    final_test_perplexity: Positive
+    final_valid_perplexity: Positive
+    parameters: PositiveCount
+    engine: str
+    command: str
+    command_seconds: NonNegative
+    environment: Environment
+    earlier_environments: list[Environment]
+    best_possible_perplexity: Positive | None = None
+
+
+class Progress(Struct, forbid_unknown_fields=True):
+    """The progress of a run. Together with the tensors it is all that resuming needs."""
+
+    epoch: Count = 0  # epochs finished
+    step: Count = 0  # training windows done in this epoch
+    nll: NonNegative = 0.0  # of this epoch's training windows, nats
+    gradient_norms: NonNegative = 0.0  # sum over this epoch's steps
+    clocked_tokens: Count = 0  # of this epoch, inside the clock
+    clocked_seconds: NonNegative = 0.0
+    run_seconds: NonNegative = 0.0  # of all processes that worked on this run
+    best_epoch: Count = 0  # counted from 1
+    best_perplexity: Annotated[float, Meta(gt=0)] = math.inf  # on the valid split
+    rows: list[JsonObject] = []  # of metrics.jsonl
+    commands: list[str] = []  # one a process
+    environments: list[JsonObject] = []  # as each process started
+
+    def next_epoch(self) -> None:
+        """Count the epoch as finished and start the next one's sums."""
+        self.epoch += 1
+        self.step = self.clocked_tokens = 0
+        self.nll = self.gradient_norms = self.clocked_seconds = 0.0
+
+    def train_perplexity(self, tokens_per_step: int) -> float:
+        """Return the perplexity of this epoch's training windows so far; at least one is done."""
+        return perplexity_of(self.nll, self.step * tokens_per_step)
+
+    @property
+    def words_per_second(self) -> float:
+        """Target tokens trained per second in this epoch, within the measured time."""
+        return self.clocked_tokens / max(self.clocked_seconds, 1e-9)
+
+    @classmethod
+    def from_json(cls, values: Any) -> "Progress":
+        """Read the values that `to_json` returned.
+
+        Raises:
+            ValueError: A value is missing, unknown or of another type.
+        """
+        found = json_fields.convert(values, cls)
+        for number, row in enumerate(found.rows, start=1):
+            check_epoch(row, number=number)
+        if values != found.to_json():  # a default stands for what is missing
+            raise ValueError("not a run's progress")
+        if found.epoch != len(found.rows) or not found.environments:
+            raise ValueError("its epochs do not agree with each other")
+        return found
+
+    def to_json(self) -> JsonObject:
+        """Return everything as JSON types."""
+        return msgspec.structs.asdict(self)
+
+
+def check_epoch(values: Any, *, number: int) -> JsonObject:
+    """Check a row of metrics.jsonl, and that it is of this epoch.
+
+    Raises:
+        ValueError: It is not; says why.
+    """
+    found = json_fields.convert(values, Epoch)
+    if found.epoch != number:
+        raise ValueError(f"it is of epoch {found.epoch}, where epoch {number} should be")
+    return dict(values)
+
+
+def read_epochs(path: Path) -> list[JsonObject]:
+    """Read metrics.jsonl.
+
+    Raises:
+        UserError: A line is not the next epoch's metrics, or has changed since it was written.
+        OSError: The file cannot be read.
+    """
+    rows: list[JsonObject] = []
+    for source, values in json_files.read_lines(path, remedy=REMEDY):
+        try:
+            rows.append(check_epoch(values, number=len(rows) + 1))
+        except ValueError as error:
+            raise UserError(f"{source}: not an epoch's metrics: {error}") from None
+    return rows
+
+
+def read_result(path: Path) -> JsonObject:
+    """Read result.json.
+
+    Raises:
+        UserError: It is not a run's result, or has changed since it was written.
+        OSError: The file cannot be read.
+    """
+    values = json_files.read(path, remedy=REMEDY)
+    try:
+        json_fields.convert(values, Result)
+    except ValueError as error:
+        raise UserError(f"{path} is not a run's result: {error}") from None
+    return dict(values)
 
 
 def point(before: Progress, now: Progress, config: Config, *, rate: float) -> dict[str, float]:

@@ -13,7 +13,7 @@ from ptb_lm.common import cli
 from ptb_lm.model.config import Config
 from ptb_lm.training import metrics
 from ptb_lm.training.evaluation import perplexity_of
-from ptb_lm.training.progress import Progress
+from ptb_lm.training.metrics import Progress
 from ptb_lm.training.tensorboard import Scalars
 
 LOG_SECONDS = 30.0  # between two lines of a log

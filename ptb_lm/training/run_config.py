@@ -1,25 +1,26 @@
 """Everything that determines a run, and its form in config.json."""
 
 import dataclasses
-import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
 
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.json_fields import Count, Positive, convert
 from ptb_lm.data.preparation import Preparation
 from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, Config
 
-_SHA256 = re.compile("[0-9a-f]{64}")
-Origin = TypeVar("Origin")
+Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A text that --data named by its path, or another text in Penn Treebank's folder.
 
     Attributes:
@@ -28,11 +29,10 @@ class Source:
     """
 
     path: str
-    sha256: str
+    sha256: Sha256
 
 
-@dataclass(frozen=True, kw_only=True)
-class InitFrom:
+class InitFrom(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The run whose weights a run began with.
 
     Attributes:
@@ -43,32 +43,17 @@ class InitFrom:
     """
 
     run: str
-    weights_sha256: str
-    test_perplexity: float | None
-    new_words: int
-
-
-def read_origin(kind: type[Origin], values: Any) -> Origin:
-    """Read a Source or InitFrom from the JSON of its attributes by name.
-
-    Raises:
-        UserError: The values are no such JSON.
-    """
-    types = kind.__annotations__
-    if not isinstance(values, dict) or values.keys() != types.keys():
-        raise UserError(f"{kind.__name__} must have the keys {', '.join(types)}")
-    for name, value in values.items():
-        if not isinstance(value, types[name]) or ("sha256" in name and not _SHA256.fullmatch(value)):
-            raise UserError(f"{name} cannot be {value!r}")
-    return kind(**values)
+    weights_sha256: Sha256
+    test_perplexity: Positive | None = None
+    new_words: Count
 
 
 # Keys of config.json that a run lacks where the attribute is None, and how each is read.
 OPTIONAL_KEYS: dict[str, Callable[[Any], Any]] = {
     "preparation": Preparation.from_json,
-    "source": partial(read_origin, Source),
-    "init_from": partial(read_origin, InitFrom),
-    "imported": partial(read_origin, Source),
+    "source": partial(convert, struct=Source),
+    "init_from": partial(convert, struct=InitFrom),
+    "imported": partial(convert, struct=Source),
     "text_column": str,
 }
 
@@ -107,6 +92,17 @@ class RunConfig:
     text_column: str | None = None
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """The preset, the choices and the hyper-parameters, by the names of their flags."""
+        return {
+            "config": self.config,
+            "recipe": self.recipe,
+            "data": self.data,
+            **self.choice.to_json(),
+            **dataclasses.asdict(self.hyperparameters),
+        }
+
+    @property
     def treatment(self) -> Treatment:
         """The treatment by which the text became words."""
         return self.preparation.treatment if self.preparation else PLAIN
@@ -120,7 +116,7 @@ class RunConfig:
             **self.choice.to_json(),
             "hyperparameters": dataclasses.asdict(self.hyperparameters),
             **{
-                name: value if isinstance(value, str) else dataclasses.asdict(value)
+                name: msgspec.to_builtins(value)
                 for name in OPTIONAL_KEYS
                 if (value := getattr(self, name)) is not None
             },
@@ -128,11 +124,11 @@ class RunConfig:
 
     def differences(self, other: "RunConfig", *, ignore: Collection[str]) -> list[str]:
         """Return the differences from another configuration, with both values; some names do not count."""
-        values, other_values = ({**c.to_json(), **c.to_json()["hyperparameters"]} for c in (self, other))
+        others = other.settings
         return [
-            f"{name} {value!r} there, {other_values[name]!r} here"
-            for name, value in values.items()
-            if name not in (*ignore, *OPTIONAL_KEYS, "hyperparameters") and value != other_values[name]
+            f"{name} {value!r} there, {others[name]!r} here"
+            for name, value in self.settings.items()
+            if name not in ignore and value != others[name]
         ]
 
     def fixed_differences(self, other: "RunConfig") -> list[str]:
@@ -159,7 +155,7 @@ class RunConfig:
             choice = Choice(**{name: values.pop(name) for name in CHOICE_NAMES})
             read = {name: OPTIONAL_KEYS[name](value) for name, value in given.items()}
             return cls(choice=choice, hyperparameters=Config(**hyperparameters), **values, **read)
-        except UserError as error:
+        except (UserError, ValueError) as error:
             raise UserError(f"{source}: {error}") from None
 
 

@@ -6,22 +6,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from ptb_lm.common import files, json_files
+from ptb_lm.common import files, json_fields, json_files
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
-from ptb_lm.training import schemas, tensors
-from ptb_lm.training.progress import SavedState
+from ptb_lm.training import metrics, tensors
+from ptb_lm.training.metrics import Best, Epoch, JsonObject
 from ptb_lm.training.run_config import RunConfig
-from ptb_lm.training.schemas import JsonObject
+from ptb_lm.training.tensors import SavedState
 
 # Keys that the metadata of the weights may have.
 WEIGHTS_METADATA = ("config", "vocabulary_sha256", "best")
-COLUMNS = tuple(schemas.EPOCH)
+COLUMNS = tuple(field.name for field in msgspec.structs.fields(Epoch) if field.required)
 # Advice for a config.json that has changed since it was written.
 CONFIG_REMEDY = "restore it, and change settings with flags of --resume"
 
@@ -139,7 +140,7 @@ class RunDirectory:
             kind = NoEpochError if self.is_expendable() else UserError
             raise kind(f"{self.metrics} is missing")
         with _explain_missing(self.metrics):
-            rows = schemas.read_epochs(self.metrics)
+            rows = metrics.read_epochs(self.metrics)
         if not rows:
             raise NoEpochError(f"{self.metrics} holds no epochs yet")
         return rows
@@ -154,7 +155,7 @@ class RunDirectory:
         Raises:
             UserError: It is not a run's result, or has changed since it was written.
         """
-        return schemas.read_result(self.result) if self.result.exists() else None
+        return metrics.read_result(self.result) if self.result.exists() else None
 
     def read_end(self, epochs: int) -> JsonObject:
         """Read result.json, if it is of the run as it is.
@@ -224,10 +225,12 @@ class RunDirectory:
         """
         if not self.weights.exists():
             return None
+        best: JsonObject = tensors.load(self.weights, known=WEIGHTS_METADATA)[1].get("best", {})
         try:
-            return schemas.check_best(tensors.load(self.weights, known=WEIGHTS_METADATA)[1].get("best"))
+            json_fields.convert(best, Best)
         except ValueError as error:
             raise UserError(f"{self.weights} does not name the epoch of its weights: {error}") from None
+        return best
 
     def write_weights(
         self, weights: Arrays, run: RunConfig, vocabulary: Vocabulary, *, best: dict[str, Any] | None

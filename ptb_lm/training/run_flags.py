@@ -53,7 +53,7 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
             "an imported run has no state of a training that could be resumed; --init-from starts a new run "
             "from its weights"
         )
-    before = {**run.to_json(), **run.to_json()["hyperparameters"]}
+    before = run.settings
     if "init_from" in given:
         raise UserError("--init-from starts a new run and cannot be combined with --resume")
     preparation = {

@@ -1,14 +1,13 @@
 """One run per seed, one after the other or several at a time, and the mean of their perplexities."""
 
 import argparse
-import concurrent.futures
 import contextlib
 import os
+import selectors
 import shlex
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -24,7 +23,7 @@ from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config, with_global_batch
 
-WATCH_SECONDS = 0.2  # how often a stop is looked for while others work
+WATCH_SECONDS = 0.2  # how often a stop is looked for while no run prints anything
 EXIT_DIVERGED = cli.EXIT_FAILED
 EXTEND = "extend_vocabulary"  # the flag that draws the weights of new words
 
@@ -63,21 +62,15 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
     again = f"{cli.command_name('train')} {command}"
     runs = {seed: RunDirectory(folder / f"seed-{seed}") for seed in seeds}
     commands = seed_runs.remaining_commands(runs, configs, start, given)
-    stop_status = 0
     try:
-        if jobs == 1:
-            statuses = _train_in_turn(commands, train_one)
-            stop_status = next((status for status in statuses.values() if status > 128), 0)
-        else:
-            statuses = _train_in_parallel(commands, jobs)
-    except signals.Stopped as stop:  # between two runs, while one is built, or for the second time
-        stop_status = stop.exit_status
+        statuses = _train_in_turn(commands, train_one) if jobs == 1 else _train_in_parallel(commands, jobs)
+    except signals.Stopped as stop:
+        streams.tell(f"all seeds continue with: {again}")
+        return stop.exit_status
     finally:
         if "run_dir" not in given:
-            _remove_if_empty(folder)  # something was wrong, and no run came into it
-    if stop_status:
-        streams.tell(f"all seeds continue with: {again}")
-        return stop_status
+            with contextlib.suppress(OSError):  # something was wrong, and no run came into it
+                folder.rmdir()
     failures = [seed for seed, status in statuses.items() if status]
     _report([run for seed, run in runs.items() if seed not in failures], failures, folder)
     if any(status > 128 for status in statuses.values()):  # of a run that was killed
@@ -93,11 +86,6 @@ def _is_random(config: RunConfig, start: Start, *, extend: bool) -> bool:
     return len(corpus.vocabulary) > len(start.vocabulary)
 
 
-def _remove_if_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
-
-
 def _parse(given: dict[str, Any]) -> tuple[list[int], int]:
     """Return --seeds and --jobs, after checking that the other flags go with them."""
     if "seeds" not in given:
@@ -107,9 +95,8 @@ def _parse(given: dict[str, Any]) -> tuple[list[int], int]:
         raise UserError(
             "--seeds cannot be combined with --resume: the runs in --run-dir continue by themselves"
         )
-    twice = next((seed for seed in seeds if seeds.count(seed) > 1), None)
-    if twice is not None:
-        raise UserError(f"--seeds names {twice} twice")
+    if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
+        raise UserError(f"--seeds names {twice[0]} twice")
     if given.get("overwrite") and "run_dir" not in given:
         raise UserError("--overwrite needs --run-dir")
     if "run_dir" in given and given["run_dir"].is_file():
@@ -120,7 +107,11 @@ def _parse(given: dict[str, Any]) -> tuple[list[int], int]:
 
 
 def _train_in_turn(commands: dict[int, list[str]], train_one: TrainOne) -> dict[int, int]:
-    """Train in this process; return the exit statuses by seed, to the first that was stopped."""
+    """Train in this process; return the exit statuses by seed.
+
+    Raises:
+        signals.Stopped: A signal to stop ended one of them.
+    """
     statuses = {}
     for number, (seed, command) in enumerate(commands.items(), start=1):
         cli.remark(f"seed {seed}, {number} of {len(commands)}")
@@ -129,11 +120,10 @@ def _train_in_turn(commands: dict[int, list[str]], train_one: TrainOne) -> dict[
         except DivergenceError as error:  # which says nothing of the others
             streams.tell(f"seed {seed}: {error}")
             statuses[seed] = EXIT_DIVERGED
-        if statuses[seed] > 128:
-            break
         # A signal in a run's last moments lets it end, and is for those that are left.
-        if number < len(commands) and (heard := signals.answered_signal()):
-            raise signals.Stopped(heard)
+        heard = signals.answered_signal() if number < len(commands) else None
+        if statuses[seed] > 128 or heard:
+            raise signals.Stopped(heard or statuses[seed] - 128)
     return statuses
 
 
@@ -146,70 +136,89 @@ def _train_in_parallel(commands: dict[int, list[str]], jobs: int) -> dict[int, i
     Raises:
         signals.Stopped: A signal to stop ended some of them.
     """
-    with StopRequest() as stop, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        children = _Children(stop)
-        futures = {pool.submit(children.train, seed, command): seed for seed, command in commands.items()}
+    waiting, running, statuses = list(commands.items()), list[_Child](), dict[int, int]()
+    is_forwarded = False
+    with StopRequest() as stop, selectors.DefaultSelector() as output:
         try:
-            children.forward_signals(set(futures))
-        except signals.Stopped as again:
-            children.signal(again.exit_status - 128)  # for the second time: it stops them at once
-            raise
-        statuses = {seed: future.result() for future, seed in futures.items()}
-        if stop.signal_number and any(status > 128 for status in statuses.values()):
-            raise signals.Stopped(stop.signal_number)
-        return statuses
-
-
-class _Children:
-    """Processes that train."""
-
-    def __init__(self, stop: StopRequest) -> None:
-        self.stop = stop
-        self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[str]] = set()
-
-    def train(self, seed: int, command: Sequence[str]) -> int:
-        """Train a run; return its exit status, as the shell counts."""
-        with self._lock:  # a process that is started is there for the signal
-            if number := self.stop.signal_number:
-                return 128 + number
-            # It has its own session, so Ctrl-C does not reach it: a second signal would stop it from saving.
-            child = subprocess.Popen(
-                [sys.executable, *cli.TRAIN.split()[1:], *command],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-                env={**os.environ, TYPED_COMMAND: cli.command_name("train")},
+            while running or (waiting and not stop.signal_number):
+                while waiting and len(running) < jobs and not stop.signal_number:
+                    running.append(_Child(*waiting.pop(0)))
+                    output.register(running[-1].stdout, selectors.EVENT_READ, running[-1])
+                if stop.signal_number and not is_forwarded:
+                    _send_signal(running, stop.signal_number)
+                    is_forwarded = True
+                for key, _ in output.select(WATCH_SECONDS):
+                    child: _Child = key.data
+                    if not child.print_lines():
+                        output.unregister(child.stdout)
+                        running.remove(child)
+                        statuses[child.seed] = child.wait(is_stopped=stop.signal_number is not None)
+        except BaseException as error:
+            # A signal for the second time stops them at once. After another error they save.
+            _send_signal(
+                running, error.exit_status - 128 if isinstance(error, signals.Stopped) else signal.SIGTERM
             )
-            self._running.add(child)
-        with child:
-            for line in child.stdout or ():
-                if line.strip():  # one that ends a progress bar's
-                    cli.remark(f"seed {seed}: {line.rstrip()}")
-        with self._lock:
-            self._running.discard(child)
-        if child.returncode >= 0:
-            return child.returncode
-        if not self.stop.signal_number:  # a crash, or the system had no memory left
-            streams.tell(f"seed {seed}: {signals.describe_signal(-child.returncode)}")
-        return 128 - child.returncode
+            for child in running:
+                child.wait(is_stopped=True)
+            raise
+        if stop.signal_number and (waiting or any(status > 128 for status in statuses.values())):
+            raise signals.Stopped(stop.signal_number)
+    return {seed: statuses[seed] for seed in commands}
 
-    def forward_signals(self, futures: set[concurrent.futures.Future[int]]) -> None:
-        """Wait for all to end, and forward a signal to stop."""
-        is_forwarded = False
-        while futures:
-            _, futures = concurrent.futures.wait(futures, timeout=WATCH_SECONDS)
-            if self.stop.signal_number and not is_forwarded:
-                self.signal(self.stop.signal_number)
-                is_forwarded = True
 
-    def signal(self, number: int) -> None:
-        """Send a signal to all that run."""
-        with self._lock:
-            for child in self._running:
-                child.send_signal(signal.Signals(number))
+class _Child:
+    """A process that trains a run.
+
+    Attributes:
+        seed: Seed of the run.
+        stdout: Its stdout and stderr.
+
+    Args:
+        seed: Seed of the run.
+        command: Arguments of ptb_lm.train.
+    """
+
+    def __init__(self, seed: int, command: Sequence[str]) -> None:
+        self.seed = seed
+        # It has its own session, so Ctrl-C does not reach it: a second signal would stop it from saving.
+        self.process = subprocess.Popen(
+            [sys.executable, *cli.TRAIN.split()[1:], *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, TYPED_COMMAND: cli.command_name("train")},
+        )
+        assert self.process.stdout
+        self.stdout = self.process.stdout
+        self._rest = b""
+
+    def print_lines(self) -> bool:
+        """Wait for output, print the lines that are whole, and return whether there can be more."""
+        new = os.read(self.stdout.fileno(), 65536)
+        *lines, self._rest = (self._rest + new).split(b"\n") if new else (self._rest, b"")
+        for line in lines:
+            if line.strip():  # one that ends a progress bar's
+                cli.remark(f"seed {self.seed}: {line.decode(errors='replace').rstrip()}")
+        return bool(new)
+
+    def wait(self, *, is_stopped: bool) -> int:
+        """Print the rest, wait for the end, and return the exit status, as the shell counts.
+
+        Args:
+            is_stopped: True if a signal was sent to it; otherwise a line tells of one that ended it.
+        """
+        while self.print_lines():
+            pass
+        with self.process:
+            status = self.process.wait()
+        if status < 0 and not is_stopped:  # a crash, or the system had no memory left
+            streams.tell(f"seed {self.seed}: {signals.describe_signal(-status)}")
+        return status if status >= 0 else 128 - status
+
+
+def _send_signal(children: Sequence[_Child], number: int) -> None:
+    for child in children:
+        child.process.send_signal(number)
 
 
 def _report(runs: Sequence[RunDirectory], failures: Sequence[int], folder: Path) -> None:

@@ -1,10 +1,10 @@
-"""A file of tensors: atomic, without pickle, and with a hash of all that it says."""
+"""Files of tensors: atomic, without pickle, with a hash of all they say; a training state is such a file."""
 
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import safetensors
@@ -13,12 +13,14 @@ import safetensors.numpy
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import atomic_write
 from ptb_lm.model.backend import Arrays
+from ptb_lm.training.metrics import JsonObject, Progress
 
 Read = TypeVar("Read")
 
 HASH = "content_sha256"  # a key of the metadata; to change a file on purpose, remove it
 SPARE = 2**26  # bytes: more than reading needs in addition to the tensors
 KEY = "ptb_lm"  # one key, because safetensors writes several in no fixed order
+STATE_METADATA = ("config", "progress", "corpus_sha256")  # keys of the metadata of a training state
 
 
 def save(path: Path, arrays: Arrays, metadata: Mapping[str, Any]) -> None:
@@ -69,6 +71,40 @@ def load(
     if digest is not None and digest != _digest(arrays, metadata):
         raise UserError(f"{path} has changed since it was saved (the SHA-256 differs): {remedy}")
     return arrays, metadata
+
+
+class SavedState(NamedTuple):
+    """The newest training state. A file of tensors holds it with a prefix for each kind of array."""
+
+    weights: Arrays  # by canonical name
+    training: Arrays  # the backend's other arrays
+    progress: Progress
+    averages: Arrays  # of the weights, by canonical name; none if none are kept, or not yet
+
+    @classmethod
+    def load(cls, path: Path) -> tuple["SavedState", JsonObject]:
+        """Read what `save` wrote: the state, and the metadata of its file.
+
+        Raises:
+            UserError: The file is missing, truncated, damaged or foreign.
+        """
+        arrays, metadata = load(path, known=STATE_METADATA)
+        try:
+            progress = Progress.from_json(metadata.get("progress"))
+        except ValueError as error:
+            raise UserError(f"{path} does not hold a training state: {error}") from None
+        weights, training, averages = (
+            {name.removeprefix(kind): array for name, array in arrays.items() if name.startswith(kind)}
+            for kind in ("weights.", "training.", "averages.")
+        )
+        return cls(weights, training, progress, averages), metadata
+
+    def save(self, path: Path, *, config: JsonObject, corpus_sha256: str) -> None:
+        """Write the state, and the configuration and the data that it belongs to, to a file of tensors."""
+        kinds = {"weights": self.weights, "training": self.training, "averages": self.averages}
+        arrays = {f"{kind}.{name}": array for kind, group in kinds.items() for name, array in group.items()}
+        metadata = {"config": config, "progress": self.progress.to_json(), "corpus_sha256": corpus_sha256}
+        save(path, arrays, metadata)
 
 
 def with_digest(path: Path, read: Callable[[], Read]) -> tuple[Read, str]:

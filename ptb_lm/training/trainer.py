@@ -13,11 +13,10 @@ from ptb_lm.model.backend import Backend, Loss, State
 from ptb_lm.training import evaluation, metrics, run_data
 from ptb_lm.training.averaging import Averages
 from ptb_lm.training.checkpoint import Checkpoints, divergence_error
-from ptb_lm.training.progress import Progress
+from ptb_lm.training.metrics import JsonObject, Progress
 from ptb_lm.training.progress_display import LOG_SECONDS, EpochDisplay, log_timer
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
-from ptb_lm.training.schemas import JsonObject
 from ptb_lm.training.tensorboard import Scalars
 
 READ_SECONDS = 0.5  # how often the device is waited for: to move the bar, and to notice divergence

@@ -205,15 +205,16 @@ def test_the_metrics_come_back_and_are_written_whole(directory: RunDirectory) ->
         *(
             (
                 json.dumps({**epoch(1), key: value}).encode(),
-                f", line 1: .*{key} cannot be {re.escape(repr(value))}: .*{what}$",
+                f", line 1: .*{key} cannot be {re.escape(repr(value))}: ",
             )
-            for key, value, what in (
-                ("seconds", "1", "a number"),
-                ("seconds", float("nan"), "a finite number"),
-                ("seconds", -1, "at least 0"),
-                ("epoch", True, "at least 1"),
-                ("valid_perplexity", float("inf"), "a number above 0"),
-                ("gradient_norm", [], "a number"),
+            for key, value in (
+                ("seconds", "1"),
+                ("seconds", float("nan")),
+                ("seconds", -1),
+                ("epoch", True),
+                ("valid_perplexity", 0),
+                ("valid_perplexity", float("inf")),
+                ("gradient_norm", []),
             )
         ),
     ],
@@ -249,10 +250,9 @@ def test_a_run_without_an_epoch_is_told_apart(directory: RunDirectory) -> None:
         ("null", "JSON object"),
         ("{", "JSON"),
         ("[" * 100_000, "JSON"),
-        (
-            json.dumps({**runs.RESULT, "test_perplexity": 10**400}),
-            "test_perplexity cannot be 1000",
-        ),
+        (json.dumps({**runs.RESULT, "test_perplexity": 10**400}), "test_perplexity cannot be 1000"),
+        (json.dumps({**runs.RESULT, "environment": {"cores": "2"}}), "cores cannot be '2': "),
+        (json.dumps({**runs.RESULT, "earlier_environments": [{"started": 3}]}), "earlier_environments"),
         *(
             (
                 json.dumps({**runs.RESULT, key: value}),
@@ -264,8 +264,6 @@ def test_a_run_without_an_epoch_is_told_apart(directory: RunDirectory) -> None:
                 ("epochs", 2.5),
                 ("epochs", 2**60),
                 ("environment", []),
-                ("environment", {"cores": "2"}),
-                ("environment", {"started": 3}),
                 ("earlier_environments", {}),
                 ("command", 3),
                 ("seconds", "long"),

@@ -25,9 +25,10 @@ from ptb_lm.model.config import SMALL
 from ptb_lm.model.ranks import SINGLE_PROCESS
 from ptb_lm.train import main
 from ptb_lm.training import checkpoint, trainer
-from ptb_lm.training.progress import Progress, SavedState
+from ptb_lm.training.metrics import Progress
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.tensors import SavedState
 
 pytestmark = pytest.mark.slow
 
