@@ -19,7 +19,7 @@ from ptb_lm.model.cells import CELLS
 from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
 from ptb_lm.torch_backend import cpu
-from ptb_lm.training import announcements, run_flags, tensors
+from ptb_lm.training import display, run_flags, tensors
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.trainer import Trainer
 
@@ -602,14 +602,14 @@ def test_a_resumed_run_tells_differences_of_its_environment(
     rounding: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    announcements.tell_what_changed(before, now, has_dropout=True)
+    display.tell_what_changed(before, now, has_dropout=True)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == bool(masks) + bool(rounding)
     if masks:
         assert f"{masks}, so dropout" in lines[0]
     if rounding:
         assert lines[-1].endswith(f": {rounding}")
-    announcements.tell_what_changed(before, now, has_dropout=False)
+    display.tell_what_changed(before, now, has_dropout=False)
     assert "dropout" not in capsys.readouterr().out
 
 

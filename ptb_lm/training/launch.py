@@ -22,9 +22,9 @@ from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.ranks import SINGLE_PROCESS, Facts, Ranks
-from ptb_lm.training import announcements, processes, run_data, run_folders
+from ptb_lm.training import display, processes, run_data, run_folders
+from ptb_lm.training.display import LOG_SECONDS
 from ptb_lm.training.fine_tuning import Start
-from ptb_lm.training.progress_display import LOG_SECONDS
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import NEW_RUN_FLAGS, new_config, resumed_config, with_global_batch
@@ -202,13 +202,15 @@ def run(
             # A run that went on and has not been tested since still has the result of its earlier end.
             if result and trainer.progress.epoch == trainer.config.epochs == result["epochs"]:
                 directory.restore_metrics(trainer.progress.rows)
-                announcements.tell_finished(result, directory)
+                display.tell_finished(result, directory)
                 return 0
             directory.remove_leftovers()
             directory.write_config(config)
         if request.start and "data" not in given:
             cli.remark(f"without --data, the text is that of {request.start.directory.path}")
-        announcements.announce(trainer, load, is_resumed=request.found is not None)
+        display.announce(config, corpus, model, directory.path, environment=trainer.environment, load=load)
+        if request.found is not None:
+            display.tell_resumed(trainer.progress, config.hyperparameters)
         how_to_continue = processes.how_to_continue(
             directory.path, given, ranks, framework=config.choice.framework
         )
@@ -225,7 +227,7 @@ def run(
         if config.init_from:
             result["init_from"] = msgspec.structs.asdict(config.init_from)
         directory.write_result(result)
-    announcements.report(result, directory)
+    display.report(result, directory)
     return 0
 
 

@@ -1,12 +1,13 @@
 """Folders of runs: that of a name, that of a new run, whether it is free, and that of several processes."""
 
 import contextlib
+import functools
 import itertools
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 from typing_extensions import override
 
@@ -15,9 +16,6 @@ from ptb_lm.common.files import home
 from ptb_lm.model.ranks import Ranks
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 # The trained run that the package holds (scripts/make_demo), and the name that means it.
 DEMO, DEMO_NAME = Path(__file__).resolve().parent.parent / "demo", "demo"
@@ -96,17 +94,6 @@ def refuse_existing(path: Path, *, overwrite: bool, init_from: Path | None = Non
         raise UserError(f"the run directory {path} exists; {going_on}replace it with --overwrite")
 
 
-def _on_first(
-    method: Callable[Concatenate[RunDirectory, P], T],
-) -> Callable[Concatenate["SharedRunDirectory", P], T]:
-    def on_all(self: "SharedRunDirectory", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        # The plain directory's, whose methods may call each other.
-        return self.ranks.run_on_first(lambda: method(self.plain, *args, **kwargs))
-
-    on_all.__doc__ = method.__doc__
-    return on_all
-
-
 class SharedRunDirectory(RunDirectory):
     """The files of a run that several processes train.
 
@@ -122,22 +109,6 @@ class SharedRunDirectory(RunDirectory):
         super().__init__(path)
         self.plain, self.ranks = RunDirectory(path), ranks
 
-    create = _on_first(RunDirectory.create)
-    remove_leftovers = _on_first(RunDirectory.remove_leftovers)
-    write_config = _on_first(RunDirectory.write_config)
-    read_config = _on_first(RunDirectory.read_config)
-    read_vocabulary = _on_first(RunDirectory.read_vocabulary)
-    write_metrics = _on_first(RunDirectory.write_metrics)
-    restore_metrics = _on_first(RunDirectory.restore_metrics)
-    write_result = _on_first(RunDirectory.write_result)
-    read_result = _on_first(RunDirectory.read_result)
-    remove_result = _on_first(RunDirectory.remove_result)
-    read_weights = _on_first(RunDirectory.read_weights)
-    read_best = _on_first(RunDirectory.read_best)
-    write_weights = _on_first(RunDirectory.write_weights)
-    read_state = _on_first(RunDirectory.read_state)
-    write_state = _on_first(RunDirectory.write_state)
-
     @override
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -145,3 +116,22 @@ class SharedRunDirectory(RunDirectory):
         with contextlib.ExitStack() as stack:
             self.ranks.run_on_first(lambda: stack.enter_context(self.plain.lock()))
             yield
+
+
+def _share(name: str) -> None:
+    """Let the first process alone do the work of a method of RunDirectory."""
+
+    @functools.wraps(getattr(RunDirectory, name))
+    def on_all(self: SharedRunDirectory, *args: Any, **kwargs: Any) -> Any:
+        # The plain directory's, whose methods may call each other.
+        return self.ranks.run_on_first(lambda: getattr(self.plain, name)(*args, **kwargs))
+
+    setattr(SharedRunDirectory, name, on_all)
+
+
+for _name in (
+    *("create", "remove_leftovers", "remove_result", "restore_metrics"),
+    *("read_config", "read_vocabulary", "read_result", "read_weights", "read_best", "read_state"),
+    *("write_config", "write_metrics", "write_result", "write_weights", "write_state"),
+):
+    _share(_name)

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 from ptb_lm.common import cli
@@ -148,42 +148,34 @@ def differences(there: RunConfig, here: RunConfig) -> list[str]:
         here: Configuration of the flags, with the digests of the text and of the weights to start from.
     """
     found = there.differences(here, ignore=(*PLACES, "epochs"))
-    words = [*_preparation_differences(there, here), *_weights_differences(there, here)]
+    origins, others = _origins(there), _origins(here)
+    words = [
+        f"{name} {text} there, {others[name][1]} here"
+        for name, (value, text) in origins.items()
+        if value != others[name][0]
+    ]
     # Prepared otherwise, or with another vocabulary, any text has another digest.
-    return [*found, *(words or _text_differences(there, here))]
+    if not words and not _same_text(there, here):
+        words = [f"data {_describe_text(there)} there, {_describe_text(here)} here"]
+    return [*found, *words]
 
 
-def _preparation_differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
-    run_settings, flag_settings = effective_settings(there.preparation), effective_settings(here.preparation)
-    for name, value in run_settings.items():
-        if value != flag_settings[name]:
-            yield f"{name} {value!r} there, {flag_settings[name]!r} here"
-
-
-def _weights_differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
-    run_weights, flag_weights = (
-        run.init_from and (run.init_from.weights_sha256, run.init_from.new_words) for run in (there, here)
-    )
-    if run_weights != flag_weights:
-        yield f"init_from {_describe_start(there)} there, {_describe_start(here)} here"
-
-
-def _describe_start(run: RunConfig) -> str:
+def _origins(run: RunConfig) -> dict[str, tuple[Any, str]]:
+    """Return how a run's text was prepared and where its weights came from: values to compare and to show."""
+    origins = {name: (value, repr(value)) for name, value in effective_settings(run.preparation).items()}
     start = run.init_from
     if start is None:
-        return "none"
-    return f"{start.run} (SHA-256 {start.weights_sha256[:12]}…, {start.new_words:,} new words)"
+        return {**origins, "init_from": (None, "none")}
+    text = f"{start.run} (SHA-256 {start.weights_sha256[:12]}…, {start.new_words:,} new words)"
+    return {**origins, "init_from": ((start.weights_sha256, start.new_words), text)}
 
 
-def _text_differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
-    run_digest, flag_digest = _digest(there), _digest(here)
-    if run_digest and flag_digest:
-        same = run_digest == flag_digest
-    else:  # A synthetic corpus has no digest, nor has ptb with another run's words.
-        one_is_other_text = here.data == PTB and there.source != here.source
-        same = there.data == here.data and not one_is_other_text
-    if not same:
-        yield f"data {_describe_text(there)} there, {_describe_text(here)} here"
+def _same_text(there: RunConfig, here: RunConfig) -> bool:
+    digest, other_digest = _digest(there), _digest(here)
+    if digest and other_digest:
+        return digest == other_digest
+    # A synthetic corpus has no digest, nor has ptb with another run's words.
+    return there.data == here.data and (here.data != PTB or there.source == here.source)
 
 
 def _digest(run: RunConfig) -> str | None:

@@ -15,13 +15,10 @@ from typing import Any, BinaryIO
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.plugins.hparams import metadata as hparams_plugin
 from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
-from tensorboard.plugins.text import metadata as text_plugin
+from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from ptb_lm.common import files, streams
@@ -88,11 +85,8 @@ class Scalars:
 def _config_table(tag: str, config: Mapping[str, Any]) -> Summary.Value:
     """Return a configuration as a table in Markdown, which is how TensorBoard shows a text."""
     table = write_markdown(["name", "value"], ([name, json.dumps(value)] for name, value in _flat(config)))
-    return Summary.Value(
-        tag=tag,
-        metadata=text_plugin.create_summary_metadata(display_name="", description=""),
-        tensor=TensorProto(dtype=DT_STRING, tensor_shape=TensorShapeProto(), string_val=[table.encode()]),
-    )
+    value: Summary.Value = text_pb(tag, table).value[0]
+    return value
 
 
 def _session_start(config: Mapping[str, Any], seconds: float) -> Summary.Value:

@@ -13,8 +13,8 @@ from ptb_lm.model.backend import Backend, Loss, State
 from ptb_lm.training import evaluation, metrics, run_data
 from ptb_lm.training.averaging import Averages
 from ptb_lm.training.checkpoint import Checkpoints, divergence_error
+from ptb_lm.training.display import LOG_SECONDS, Display
 from ptb_lm.training.metrics import JsonObject, Progress
-from ptb_lm.training.progress_display import LOG_SECONDS, EpochDisplay, log_timer
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.tensorboard import Scalars
@@ -64,7 +64,7 @@ class Trainer:
         self.steps = run_data.count_steps(corpus, self.config)
         self.averages = Averages(backend, self.config, steps_per_epoch=self.steps)
         self._first_read: tuple[int, float] | None = None  # its tokens and seconds, which are not clocked
-        self._is_log_due = log_timer(log_seconds)
+        self.log_seconds = log_seconds
         self._validation_seconds = 0.0  # duration of the newest validation; 0 before there was one
         self._trainer_start = time.perf_counter()
         self.checkpoints = Checkpoints(
@@ -97,6 +97,9 @@ class Trainer:
         is_resumed = len(progress.environments) > 1
         purge_step = steps_done + 1 if is_resumed else None
         scalars = Scalars(self.directory.path if self.ranks.is_first else None, purge_step=purge_step)
+        display = Display(
+            progress, self.config, steps=self.steps, log_seconds=self.log_seconds, scalars=scalars
+        )
         try:
             self._save()  # before any work: a folder that cannot be written is noticed now
             self.directory.write_metrics(progress.rows)
@@ -104,7 +107,7 @@ class Trainer:
             all_BL = corpus.rows(self.corpus.splits["train"], self.config.batch_size)
             rows_BL = self.backend.place(all_BL[self.rows])
             while progress.epoch < self.config.epochs:
-                self._train_epoch(rows_BL, scalars)
+                self._train_epoch(rows_BL, display)
                 row = self._finish_epoch()
                 scalars.add(metrics.epoch_scalars(row), step=self._steps_done())
             result = self._test()
@@ -114,18 +117,10 @@ class Trainer:
         finally:
             scalars.close()
 
-    def _train_epoch(self, rows_BL: Words, scalars: Scalars) -> None:
+    def _train_epoch(self, rows_BL: Words, display: Display) -> None:
         progress, rate = self.progress, self.config.learning_rate_in(self.progress.epoch)
         unread: list[Loss] = []
-        display = EpochDisplay(
-            progress,
-            self.config,
-            steps=self.steps,
-            is_log_due=self._is_log_due,
-            scalars=scalars,
-            validation_seconds=self._validation_seconds,
-        )
-        with display:
+        with display.epoch(validation_seconds=self._validation_seconds):
             self.backend.read([])
             start = time.perf_counter()
             windows = corpus.windows(rows_BL, self.config.num_steps, start=progress.step)

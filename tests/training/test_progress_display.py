@@ -18,7 +18,7 @@ import runs
 from ptb_lm import train
 from ptb_lm.common import cli, streams
 from ptb_lm.model.config import SMALL
-from ptb_lm.training import metrics, progress_display, trainer
+from ptb_lm.training import display, metrics, trainer
 
 pyte = pytest.importorskip("pyte")  # a terminal in Python
 
@@ -138,13 +138,13 @@ def test_lines_break_between_words_and_a_command_stays_in_one_piece(
 @pytest.mark.parametrize("facts", [USUAL, LONGEST], ids=["usual", "longest"])
 @pytest.mark.parametrize("columns", range(1, 120))
 def test_a_text_of_any_width_has_the_first_facts_whole(facts: list[str], columns: int) -> None:
-    text = re.sub(" ?{bar}", "", progress_display.fit_bar(facts, columns)).strip()
+    text = re.sub(" ?{bar}", "", display.fit_bar(facts, columns)).strip()
     fitting = [some for n in range(len(facts) + 1) if len(some := " ".join(facts[:n])) <= columns]
     assert text == fitting[-1]
 
 
 def test_80_columns_show_all_of_usual_length() -> None:
-    assert progress_display.fit_bar(USUAL, 80) == " ".join(USUAL)
+    assert display.fit_bar(USUAL, 80) == " ".join(USUAL)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_80_columns_show_all_of_usual_length() -> None:
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert progress_display.duration(seconds) == text
+    assert display.duration(seconds) == text
 
 
 # The log.

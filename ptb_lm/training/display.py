@@ -1,0 +1,234 @@
+"""What a training shows: how it begins, a bar or lines of a log while it trains, and what it has reached."""
+
+import contextlib
+import copy
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from ptb_lm.common import cli, host
+from ptb_lm.data.corpus import Corpus
+from ptb_lm.model import parameters
+from ptb_lm.model.backend import Backend
+from ptb_lm.model.config import Config
+from ptb_lm.training import metrics, run_data
+from ptb_lm.training.evaluation import perplexity_of
+from ptb_lm.training.metrics import JsonObject, Progress
+from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.tensorboard import Scalars
+
+LOG_SECONDS = 30.0  # between two lines of a log
+POINTS = 50  # of an epoch in TensorBoard, at most; it shows a thousand of a curve
+UNKNOWN_WIDTH = 80  # columns of a terminal that does not tell
+UNKNOWN = "?"  # stands for a time that cannot be known yet
+SHORTEST_BAR = 10  # columns
+# Facts of an environment that affect the last digits of numbers.
+ROUNDING = ("torch", "tensorflow", "device", "kernels", "float32_products", "reduce_precision", "threads")
+
+
+def announce(
+    run: RunConfig, data: Corpus, model: Backend, folder: Path, *, environment: JsonObject, load: host.Load
+) -> None:
+    """Say what is trained, on what, and where; and how it could be faster.
+
+    Args:
+        run: Configuration of the run.
+        data: Text of the run.
+        model: Model of the run.
+        folder: Folder of the run.
+        environment: Versions and machine facts of this session.
+        load: Load of the machine since the command started.
+    """
+    tokens = ", ".join(f"{split} {len(ids):,}" for split, ids in data.splits.items())
+    cli.remark(f"data {run.data}: {tokens} tokens, {len(data.vocabulary):,} words")
+    for line in run_data.report(run, data):
+        cli.remark(line)
+    shapes = parameters.shapes(run.hyperparameters, len(data.vocabulary)).values()
+    cli.remark(
+        f"model {run.choice.model}, config {run.config}, recipe {run.recipe}: "
+        f"{sum(map(math.prod, shapes)):,} parameters, {model.engine}; precision {run.choice.precision}"
+    )
+    if model.ranks.size > 1:
+        rows = run.hyperparameters.batch_size // model.ranks.size
+        cli.remark(f"{model.ranks.size} processes, {rows} rows of the batch each")
+    cli.remark(f"run directory {folder}")
+    threads = environment.get("threads")
+    busy = load.hint(threads) if isinstance(threads, int) and model.ranks.size == 1 else None
+    for hint in [*model.hints, *filter(None, [busy])]:
+        cli.remark(f"hint: {hint}")
+
+
+def tell_resumed(progress: Progress, config: Config) -> None:
+    """Say where a resumed run continues, and how it is not as before."""
+    if progress.epoch == config.epochs:
+        cli.remark(f"all {config.epochs} epochs are done; only the test is left")
+    else:
+        cli.remark(f"continues in epoch {progress.epoch + 1}, step {progress.step + 1}")
+    tell_what_changed(*progress.environments[-2:], has_dropout=config.has_dropout)
+
+
+def tell_what_changed(before: dict[str, Any], now: dict[str, Any], *, has_dropout: bool) -> None:
+    """Print changes since the run stopped that affect the masks of dropout, or the last digits of numbers.
+
+    Args:
+        before: Environment of the session before.
+        now: Environment of this session.
+        has_dropout: True if the run has dropout.
+    """
+    has_moved = ("cuda" in before) != ("cuda" in now)
+    differences = [
+        f"{name.replace('_', ' ')} {before[name]} before, {now[name]} now"
+        for name in ROUNDING
+        if name in before and name in now and before[name] != now[name]
+    ]
+    masks = ", so dropout draws other masks from now on" if has_dropout else ""
+    for name in ("processes", "devices"):
+        if before.get(name, 1) != now.get(name, 1):
+            cli.remark(
+                f"the number of {name} changed from {before.get(name, 1)} to {now.get(name, 1)}{masks}"
+            )
+    # TensorFlow's stream goes on where it was, on every device.
+    if has_moved and "torch" in now:
+        where = ("a CPU", "a GPU") if "cuda" in now else ("a GPU", "a CPU")
+        cli.remark(f"the run moved from {where[0]} to {where[1]}{masks}")
+    if differences:
+        cli.remark(
+            f"from now on the numbers round differently from a run that never stopped: "
+            f"{'; '.join(differences)}"
+        )
+
+
+def tell_finished(result: dict[str, Any], directory: RunDirectory) -> None:
+    """Say that there is nothing to resume, and what the run has reached."""
+    cli.remark(f"the run in {directory.path} is finished; to train it further, give more --epochs")
+    report(result, directory)
+
+
+def report(result: dict[str, Any], directory: RunDirectory) -> None:
+    """Say what a run has reached."""
+    bound = result.get("best_possible_perplexity")
+    best = f"; the best any model can do is {bound:.2f}" if bound else ""
+    cli.remark(
+        f"test perplexity {result['test_perplexity']:.2f}{best} (valid {result['valid_perplexity']:.2f}, "
+        f"epoch {result['best_epoch']}; {result['words_per_second']:,.0f} words/s; "
+        f"{result['seconds']:,.0f} s){_final_epoch(result)}"
+    )
+    cli.remark(f"written to {directory.result}")
+
+
+def _final_epoch(result: dict[str, Any]) -> str:
+    """Return the scores of the last epoch's weights, if they are not the best ones."""
+    test, valid = result["final_test_perplexity"], result["final_valid_perplexity"]
+    if (result["epochs"], valid) == (result["best_epoch"], result["valid_perplexity"]):
+        return ""
+    return f"; the last epoch's weights: test {test:.2f}, valid {valid:.2f}"
+
+
+class Display:
+    """Shows the progress of a training: a bar at a terminal, lines in a log, points in TensorBoard.
+
+    Args:
+        progress: Progress of the run.
+        config: Hyper-parameters of the run.
+        steps: Number of steps of an epoch.
+        log_seconds: Time between two lines of a log, which is printed if there is no terminal.
+        scalars: TensorBoard's file.
+    """
+
+    def __init__(
+        self, progress: Progress, config: Config, *, steps: int, log_seconds: float, scalars: Scalars
+    ) -> None:
+        self.progress, self.config, self.steps = progress, config, steps
+        self.log_seconds, self.scalars = log_seconds, scalars
+        self._logged = time.perf_counter()  # when the newest line was printed
+
+    @contextlib.contextmanager
+    def epoch(self, *, validation_seconds: float) -> Iterator[None]:
+        """Show an epoch in this context, from its first step, or the step where a run continues, to its end.
+
+        Args:
+            validation_seconds: Duration of the validation after an epoch; 0 if it is not known yet.
+        """
+        self._validation_seconds = validation_seconds
+        self._point = copy.copy(self.progress)  # where the newest point is
+        self._bar = tqdm(
+            total=self.steps,
+            initial=self.progress.step,
+            leave=False,
+            disable=None,
+            dynamic_ncols=True,
+            bar_format=fit_bar([], 0),
+        )
+        with self._bar:
+            yield
+
+    def update(self) -> None:
+        """Show the steps that have been done since the last time."""
+        step = self.progress.step
+        if not self._bar.disable:
+            self._bar.n = step
+            self._bar.bar_format = fit_bar(self._facts(), self._bar.format_dict["ncols"] or UNKNOWN_WIDTH)
+            self._bar.refresh()
+        elif sys.stdout is not None and time.perf_counter() - self._logged >= self.log_seconds:
+            self._logged = time.perf_counter()
+            cli.remark("  ".join(self._facts()))
+        if step == self.steps or step - self._point.step >= self.steps / POINTS:
+            rate = self.config.learning_rate_in(self.progress.epoch)
+            values = metrics.point(self._point, self.progress, self.config, rate=rate)
+            self.scalars.add(values, step=self.progress.epoch * self.steps + step)
+            self._point = copy.copy(self.progress)
+
+    def _facts(self) -> list[str]:
+        """Return facts about where the run is, the most important ones first; a step of the epoch is done."""
+        progress, config, steps = self.progress, self.config, self.steps
+        tokens, speed = config.batch_size * config.num_steps, progress.words_per_second
+        a_step = tokens / speed if speed else math.nan  # nothing is clocked yet
+        epoch_seconds = (steps - progress.step) * a_step + self._validation_seconds
+        epochs_after = config.epochs - progress.epoch - 1
+        run_seconds = epoch_seconds + epochs_after * (steps * a_step + self._validation_seconds)
+        loss = progress.nll / (progress.step * tokens)
+        return [
+            f"epoch {progress.epoch + 1}/{config.epochs}",
+            f"{100 * progress.step // steps}%",
+            f"ppl {_short(perplexity_of(loss, 1))}",
+            f"left {duration(run_seconds)}, epoch {duration(epoch_seconds)}",
+            f"loss {loss:.3f}",
+            f"{speed:,.0f} words/s",
+            f"lr {config.learning_rate_in(progress.epoch):.4g}",
+            f"step {progress.step:,}/{steps:,}",
+        ]
+
+
+def fit_bar(facts: Sequence[str], columns: int) -> str:
+    """Return tqdm's format of a bar with as many facts as fit so many columns; none of them is cut."""
+    while len(text := " ".join(facts)) > columns:
+        facts = facts[:-1]
+    if columns - len(text) > SHORTEST_BAR:
+        return " ".join([*facts[:2], "{bar}", *facts[2:]])
+    return text or " "  # without a format tqdm has one of its own
+
+
+def duration(seconds: float) -> str:
+    """Return a time in at most four characters and its unit: 95s, 12m, 1.8h, 37h, 12d."""
+    if not math.isfinite(seconds):
+        return UNKNOWN
+    if seconds < 99.5:
+        return f"{seconds:.0f}s"
+    minutes, hours = seconds / 60, seconds / 3600
+    if minutes < 99.5:
+        return f"{minutes:.0f}m"
+    if hours < 9.95:
+        return f"{hours:.1f}h"
+    return f"{hours:.0f}h" if hours < 99.5 else f"{hours / 24:.0f}d"
+
+
+def _short(perplexity: float) -> str:
+    if perplexity < 999.95:
+        return f"{perplexity:.1f}"
+    return f"{perplexity:.0f}" if perplexity < 1e7 else f"{perplexity:.1e}"
