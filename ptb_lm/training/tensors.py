@@ -88,11 +88,13 @@ class SavedState(NamedTuple):
         Raises:
             UserError: The file is missing, truncated, damaged or foreign.
         """
-        arrays, metadata = load(path, known=STATE_METADATA)
+        arrays, metadata = load(path)
         try:
             progress = Progress.from_json(metadata.get("progress"))
         except ValueError as error:
             raise UserError(f"{path} does not hold a training state: {error}") from None
+        if others := sorted(metadata.keys() - set(STATE_METADATA)):
+            raise UserError(f"{path} has an unknown key {others[0]!r} in its metadata")
         weights, training, averages = (
             {name.removeprefix(kind): array for name, array in arrays.items() if name.startswith(kind)}
             for kind in ("weights.", "training.", "averages.")
