@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_WIDTH, _TITLE_HEIGHT = 4.6, 0.22  # inches
+_WIDTH = 4.6  # inches
 _LARGER = 1.3  # how much larger a plot is in a file of its own
 _BAR_HEIGHT = 0.40  # inches, with its line of text
 _THIN_BAR = 0.17  # inches, without a line of text
@@ -60,11 +60,6 @@ class Plot(ABC):
     @abstractmethod
     def height(self) -> float:
         """The height in inches."""
-
-    @property
-    def legend_height(self) -> float:
-        """The height in inches that a legend takes below all axes."""
-        return 0.0
 
     @abstractmethod
     def draw(self, figure: "Figure") -> None:
@@ -164,12 +159,8 @@ class SpeedPlot(Plot):
     @override
     def height(self) -> float:
         bars = sum(map(_panel_height, self.panels.values()))
-        return _THIN_BAR * bars + 0.55 * len(self.panels) + self.legend_height
-
-    @property
-    @override
-    def legend_height(self) -> float:
-        return 0.18 * ((len(self.frameworks) + 1) // 2) + 0.1
+        lines_of_legend = (len(self.frameworks) + 1) // 2
+        return _THIN_BAR * bars + 0.55 * len(self.panels) + 0.18 * lines_of_legend + 0.1
 
     @property
     def frameworks(self) -> list[str]:
@@ -189,7 +180,7 @@ class SpeedPlot(Plot):
             panels[0].barh(0, 0, **self._look(name, panels[0]), label=formats.shorten_label(name))
             for name in self.frameworks
         ]
-        figure.legend(handles=handles, loc="lower left", ncols=2, fontsize="small")
+        figure.legend(handles=handles, loc="outside lower left", ncols=2, fontsize="small")
 
     def _draw_panel(self, axes: "Axes", panel: Mapping[str, Sequence[Bar]]) -> None:
         position, longest, ticks = 0.0, 0.0, {}
@@ -370,18 +361,15 @@ def _render(
     except ModuleNotFoundError:
         raise UserError(f"there are no plots; {MISSING}") from None
     size = _LARGER if alone else 1.0
-    height = size * plot.height
     options: dict[str, Any] = {"metadata": _NO_METADATA} if kind == "svg" else {"dpi": 200}
     buffer = io.BytesIO()
     with style.context(style_sheets(scheme)):
-        figure = Figure(figsize=(size * _WIDTH, height))
+        figure = Figure(figsize=(size * _WIDTH, size * plot.height))
         plot.draw(figure)
         if alone:
             title = formats.shorten_label(plot.title, 64)
-            figure.suptitle(title, fontsize="medium", x=0.01, y=1 - 0.05 / height, ha="left", va="top")
+            figure.suptitle(title, fontsize="medium", x=0.01, ha="left")
         figure.align_ylabels()
-        top = 1 - _TITLE_HEIGHT / height if alone else 1
-        figure.tight_layout(pad=0.3, rect=(0, plot.legend_height / height, 1, top))
         figure.savefig(buffer, format=kind, transparent=transparent, **options)
     return buffer.getvalue()
 
