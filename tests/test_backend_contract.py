@@ -30,10 +30,16 @@ EVERY_MODEL = [
     for model in models
 ]
 
+# For what is outside of the layers: TensorFlow's other models, which take long to trace, are the same there.
+QUICK_MODELS = [
+    each for each in EVERY_MODEL if each.values[0] == "torch" or each.values[1:] == ("basic", LSTM)
+]
 
-def on_each_device(framework: str, *choice: str | None) -> Iterator[ParameterSet]:
-    """A choice on every device that can do it."""
-    if not set(FRAMEWORKS[framework].needs_cuda) & set(choice):
+
+def on_each_device(framework: str, *choice: str | None, on_cpu: bool = True) -> Iterator[ParameterSet]:
+    """A choice on every device that can do it; torch's auto is eager on a CPU."""
+    elsewhere = {*FRAMEWORKS[framework].needs_cuda, *(["eager"] if framework == "torch" else [])}
+    if on_cpu and not elsewhere & set(choice):
         yield pytest.param(framework, *choice, "cpu", marks=installed(framework))
     yield pytest.param(framework, *choice, "cuda", marks=[installed(framework), pytest.mark.gpu])
 
@@ -50,7 +56,9 @@ def variants() -> Iterator[ParameterSet]:
         for execution, unroll, precision in itertools.product(*options.values()):
             others = (execution != row.executions[0]) + (unroll != row.unrolls[0])
             if (others == 0 or precision == options["precision"][-1]) and (others < 2 or cell == LSTM):
-                yield from on_each_device(framework, model, cell, execution, unroll, precision)
+                choice = (framework, model, cell, execution, unroll, precision)
+                # model/test_dropout.py has a loop in the other executions.
+                yield from on_each_device(*choice, on_cpu=others < 2)
 
 
 # Bounds on the relative difference from reference.py, which computes in float64. Those of the half precisions
@@ -58,6 +66,7 @@ def variants() -> Iterator[ParameterSet]:
 TOLERANCE = {"fp32": 1e-5, "tf32": 2.5e-4, "fp16": 2.5e-4, "bf16": 2e-3, "fp64": 1e-11}
 
 every_model = pytest.mark.parametrize(("framework", "model", "cell"), EVERY_MODEL)
+every_quick_model = pytest.mark.parametrize(("framework", "model", "cell"), QUICK_MODELS)
 every_variant = pytest.mark.parametrize(
     ("framework", "model", "cell", "execution", "unroll", "precision", "device"), list(variants())
 )
@@ -208,7 +217,7 @@ def test_evaluation_has_no_dropout_and_changes_nothing(
     assert all((after[name] == before[name]).all() for name in before)
 
 
-@every_model
+@every_quick_model
 def test_evaluation_takes_any_batch_and_window(
     framework: str, model: str, cell: str, tiny_config: Config
 ) -> None:
@@ -227,7 +236,8 @@ def test_evaluation_takes_any_batch_and_window(
 def each_as_by_default() -> Iterator[ParameterSet]:
     """Every model in its finest precision, and the simplest in every execution, on each device.
 
-    A tied softmax is outside of the layers: the simplest model is run without it, too.
+    A tied softmax is outside of the layers: the simplest model is run without it, too; but not by XLA, which
+    takes long.
     """
     for parameters in EVERY_MODEL:
         framework, model, cell = map(str, parameters.values)
@@ -235,7 +245,8 @@ def each_as_by_default() -> Iterator[ParameterSet]:
         simplest = (model, cell) == ("basic", LSTM)
         for execution in executions if simplest else executions[:1]:
             for changes in ("plain", "all") if simplest else ("all",):
-                yield from on_each_device(framework, model, cell, execution, precision, changes)
+                choice = (framework, model, cell, execution, precision, changes)
+                yield from on_each_device(*choice, on_cpu=(execution, changes) != ("xla", "plain"))
 
 
 @pytest.mark.parametrize(
@@ -293,8 +304,14 @@ def test_every_word_s_log_probability_equals_the_reference(
             state, expected_state = first, after
 
 
-@every_device
-@every_model
+@pytest.mark.parametrize(
+    ("framework", "model", "cell", "device"),
+    [
+        each
+        for model in EVERY_MODEL
+        for each in on_each_device(*map(str, model.values), on_cpu=model in QUICK_MODELS)
+    ],
+)
 def test_windows_of_placed_rows_are_as_good_as_numpy_s(
     framework: str, model: str, cell: str, device: str, tiny_config: Config
 ) -> None:
@@ -337,15 +354,19 @@ def train(built: Backend, config: Config, windows: list[tuple[np.ndarray, np.nda
 def resumable() -> Iterator[ParameterSet]:
     """Every model, and with compiled steps: what the first one compiles must not depend on which it is.
 
-    Dropout alone, and a softmax that is not tied, are outside of the layers: what takes long is run with them
-    in one model.
+    Dropout alone, and a softmax that is not tied, are outside of the layers: on a CPU one model is run with
+    them.
     """
 
     def of(framework: str, model: str, cell: str, execution: str | None) -> Iterator[ParameterSet]:
         quick = framework == "torch" and execution != "compile"
-        alone = (model, cell) == ("basic", LSTM) and execution not in ("compile", "xla")
+        simplest = (model, cell) == ("basic", LSTM)
+        alone = simplest and execution not in ("compile", "xla")
         for changes in ("dropout", "all") if quick or alone else ("all",):
-            yield from on_each_device(framework, model, cell, execution, changes)
+            choice = (framework, model, cell, execution, changes)
+            by_default = execution is None
+            at_once = changes == "all" and (simplest or quick or by_default)
+            yield from on_each_device(*choice, on_cpu=at_once or (simplest and by_default))
 
     for parameters in EVERY_MODEL:
         framework, model, cell = map(str, parameters.values)
@@ -368,19 +389,14 @@ def test_stopped_at_any_step_and_resumed_is_bit_identical(
     device: str,
     tiny_config: Config,
 ) -> None:
-    """Weights, optimiser, carried state and dropout's random stream all go on.
-
-    That does not depend on how many steps a window has: TensorFlow traces few.
-    """
+    """Weights, optimiser, carried state and dropout's random stream all go on."""
     config = tiny_config.replace(cell=cell, **CHANGES[changes])
-    if framework == "tensorflow":
-        config = config.replace(num_steps=2)
     weights = random_weights(config, VOCABULARY, seed=1)
     windows = random_windows(config, VOCABULARY, 8, seed=2)
     choice = {"framework": framework, "model": model, "execution": execution, "device": device}
-    if execution == "compile" and device == "cpu":
-        choice["precision"] = finest(framework, model)  # which the test above has compiled
-    built = build(config, weights, **choice)
+    if device == "cpu" and (execution == "compile" or framework == "tensorflow"):
+        choice["precision"] = finest(framework, model)  # which other tests have compiled or traced
+    built = reused(config, weights, **choice)
     state, saved = built.zero_state(config.batch_size), []
     for x_BT, y_BT in windows:
         saved.append((built.export_weights(), built.export_training_state(state)))
@@ -451,7 +467,7 @@ def test_averages_are_moved_scored_and_kept_apart(
             np.testing.assert_array_equal(before[name], array, err_msg=name)
 
 
-@every_model
+@every_quick_model
 def test_averages_can_be_set(framework: str, model: str, cell: str, tiny_config: Config) -> None:
     """As a resumed run does: loaded within `averaged`."""
     config = tiny_config.replace(cell=cell)

@@ -7,12 +7,9 @@ in the run directory) goes through these methods, which every rank calls at the 
 import json
 import os
 import socket
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
-
-from typing_extensions import override
 
 from ptb_lm.common import cli
 from ptb_lm.common.errors import DivergenceError, UserError
@@ -34,6 +31,8 @@ TRAINING_JOBS = ("chief", "worker")  # of TensorFlow's processes; the others ser
 
 class Ranks:
     """One process alone, on one device or several; a framework's own class connects it to others.
+
+    That class overrides `broadcast`, `gather`, `sum_over_ranks` and `max_over_ranks`.
 
     Attributes:
         rank: The number of this process, counted from 0. The first one writes the files and speaks.
@@ -78,62 +77,8 @@ class Ranks:
         Raises:
             UserError, DivergenceError, OSError: It was raised there, and is raised on all.
         """
-        return make()
-
-    def same_on_all(self, make: Callable[[], T], facts: Callable[[T], Facts]) -> T:
-        """Return what `make` returns on each rank, where that is the same on all.
-
-        Args:
-            make: A function that each rank calls for itself.
-            facts: A function that returns the facts about its result that must be the same.
-
-        Raises:
-            UserError: It was raised on a rank, which is named; or the facts differ, and which.
-        """
-        return make()
-
-    def gather(self, value: T) -> list[T]:
-        """Return the value of each rank, in their order."""
-        return [value]
-
-    def sum_over_ranks(self, number: float) -> float:
-        """Return the sum of a number over the ranks, in float64; equal on all to the bit."""
-        return number
-
-    def max_over_ranks(self, numbers: Sequence[int], *, after_step: bool = False) -> Sequence[int]:
-        """Return the greatest value over the ranks, of each number.
-
-        Args:
-            numbers: The numbers of this rank.
-            after_step: Use the short step timeout: all ranks finished a step.
-        """
-        return numbers
-
-    def barrier(self) -> None:
-        """Wait for all ranks to come here, however long one of them has compiled."""
-
-
-class SeveralRanks(Ranks):
-    """Connected processes; a framework's class carries numbers and objects between them."""
-
-    @abstractmethod
-    def broadcast(self, outcome: T) -> T:
-        """Return the outcome of the first rank, on all ranks."""
-
-    @override
-    @abstractmethod
-    def gather(self, value: T) -> list[T]: ...
-
-    @override
-    @abstractmethod
-    def sum_over_ranks(self, number: float) -> float: ...
-
-    @override
-    @abstractmethod
-    def max_over_ranks(self, numbers: Sequence[int], *, after_step: bool = False) -> Sequence[int]: ...
-
-    @override
-    def run_on_first(self, make: Callable[[], T]) -> T:
+        if self.size == 1:
+            return make()
         outcome: Any = None
         if self.is_first:
             try:
@@ -146,8 +91,18 @@ class SeveralRanks(Ranks):
         result: T = value
         return result
 
-    @override
     def same_on_all(self, make: Callable[[], T], facts: Callable[[T], Facts]) -> T:
+        """Return what `make` returns on each rank, where that is the same on all.
+
+        Args:
+            make: A function that each rank calls for itself.
+            facts: A function that returns the facts about its result that must be the same.
+
+        Raises:
+            UserError: It was raised on a rank, which is named; or the facts differ, and which.
+        """
+        if self.size == 1:
+            return make()
         problem, found = "", dict[str, str]()
         try:
             result = make()
@@ -168,8 +123,29 @@ class SeveralRanks(Ranks):
                     )
         return result
 
-    @override
+    def broadcast(self, outcome: T) -> T:
+        """Return the outcome of the first rank, on all ranks."""
+        return outcome
+
+    def gather(self, value: T) -> list[T]:
+        """Return the value of each rank, in their order."""
+        return [value]
+
+    def sum_over_ranks(self, number: float) -> float:
+        """Return the sum of a number over the ranks, in float64; equal on all to the bit."""
+        return number
+
+    def max_over_ranks(self, numbers: Sequence[int], *, after_step: bool = False) -> Sequence[int]:
+        """Return the greatest value over the ranks, of each number.
+
+        Args:
+            numbers: The numbers of this rank.
+            after_step: Use the short step timeout: all ranks finished a step.
+        """
+        return numbers
+
     def barrier(self) -> None:
+        """Wait for all ranks to come here, however long one of them has compiled."""
         self.max_over_ranks([0])
 
 

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from ptb_lm.common import signals
 from ptb_lm.common.errors import LostRankError, UserError
-from ptb_lm.model.ranks import RANK_TIMEOUT, TRAINING_JOBS, SeveralRanks, tf_config, timeout
+from ptb_lm.model.ranks import RANK_TIMEOUT, TRAINING_JOBS, Ranks, tf_config, timeout
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ def check_reduce_precision(name: str) -> None:
         raise UserError("--reduce-precision bf16: TensorFlow sends gradients as they are")
 
 
-class TensorFlowRanks(SeveralRanks):
+class TensorFlowRanks(Ranks):
     """The workers of a strategy.
 
     Args:

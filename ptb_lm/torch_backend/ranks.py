@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from ptb_lm.common import signals
 from ptb_lm.common.errors import LostRankError, UserError
-from ptb_lm.model.ranks import RANK_TIMEOUT, STEP_TIMEOUT, SeveralRanks, timeout
+from ptb_lm.model.ranks import RANK_TIMEOUT, STEP_TIMEOUT, Ranks, timeout
 from ptb_lm.torch_backend import gpu
 
 T = TypeVar("T")
@@ -132,7 +132,7 @@ def check_gpus(processes: int) -> None:
         )
 
 
-class TorchRanks(SeveralRanks):
+class TorchRanks(Ranks):
     """The ranks of a process group.
 
     Args:

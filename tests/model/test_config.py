@@ -36,6 +36,7 @@ TUTORIAL = {
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Config)])
 def test_the_presets_are_the_tutorials(name: str) -> None:
+    assert name in TUTORIAL, f"TUTORIAL lacks {name}: the tutorial's values, or four times the default"
     presets = [PRESETS[size] for size in ("test", "small", "medium", "large")]
     assert tuple(getattr(preset, name) for preset in presets) == TUTORIAL[name]
 

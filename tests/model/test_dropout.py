@@ -81,27 +81,22 @@ def variants() -> Iterator[ParameterSet]:
 def is_for_a_cpu(
     framework: str, model: str, cell: str, execution: str, unroll: str, precision: str, case: str
 ) -> bool:
-    """Return whether a CPU computes it, too: of what takes seconds to trace or to compile, not everything.
+    """Return whether a CPU computes it, too: each case by itself in one model, all at once in the others.
 
     Masks are drawn, and units and words dropped, outside of the layers. A layer sees its input, and its
-    recurrent kernel after it was multiplied.
+    recurrent kernel after it was multiplied. tests/test_backend_contract.py runs every model in every
+    execution without dropout.
     """
     row = FRAMEWORKS[framework]
     if execution in row.needs_cuda or (framework, execution) == ("torch", "eager"):
         return False  # auto is eager there
-    if framework == "torch" and execution != "compile":
-        return True
-    if unroll != row.unrolls[0]:
-        return case == "all"
-    if execution == "xla" and model != "basic":
-        return False  # tests/test_backend_contract.py compiles the others without dropout
-    if execution != row.executions[0]:
-        return case == "all, tied"
     simplest = (model, cell) == ("basic", LSTM)
-    if precision != row.options(model)["precision"][-1]:
-        # Keras's layer computes in its own way, and in float32 by default.
-        return case == "all, tied" and (model == "basic" or (model, precision) == ("cudnn", "fp32"))
-    return simplest or case == "all"
+    if (execution, unroll) != (row.executions[0], row.unrolls[0]):
+        return simplest and case == ("all, tied" if unroll == row.unrolls[0] else "all")
+    if precision == row.options(model)["precision"][-1]:
+        return simplest or case == "all"
+    # Keras's layer computes in its own way, and in float32 by default.
+    return case == "all, tied" and (framework == "torch" or simplest or model == "cudnn")
 
 
 def cells_and_models() -> Iterator[tuple[str, str, str]]:
