@@ -9,7 +9,7 @@ from ptb_lm.common import cli, streams
 from ptb_lm.inference import loading
 
 if TYPE_CHECKING:
-    from ptb_lm.data.tokens import Treatment
+    from ptb_lm.data.preparation import Treatment
 
 PROG = cli.command_name("generate")
 

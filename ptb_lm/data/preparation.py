@@ -1,32 +1,181 @@
-"""The preparation of raw text: its words, the vocabulary and the lines that are held out.
-
-A run stores it, and prepares other text in the same way.
-"""
+"""The way from text to words; and the preparation of raw text, which a run stores, for other text too."""
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
-from ptb_lm.common.errors import UserError
+from typing_extensions import override
+
+from ptb_lm.common.errors import UserError, how_to_install
 from ptb_lm.data.tables import HUB
-from ptb_lm.data.tokens import Treatment
+from ptb_lm.data.vocabulary import EOS, UNK
 
 PTB = "ptb"  # Penn Treebank, as --data names it
 BUILT_IN = (PTB, "synthetic")  # the corpora that --data knows by name
 DEFAULT_MIN_COUNT = 2  # the least count of a word that is kept
 DEFAULT_FRACTION = 0.1  # the part of the lines that is held out for valid, and for test
+TOKENIZERS = ("whitespace", "words", "characters")
+SPACE = "▁"  # U+2581, as SentencePiece writes it: a space among characters
+NUMBER = "N"  # as in Penn Treebank
+
+_NEXT = " X"  # appended, and dropped again: NLTK takes the period off the last word of a text, even off Mr.
+_WHITE = re.compile(r"\s+")  # what str.split() splits at
+_NUMBER = re.compile(r"[+-]?\d+([.,:/]\d+)*")
+# Their period ends no sentence. Punkt counts them without it, in lower case.
+_ABBREVIATIONS = (
+    "a.m adm apr aug ave bros capt co col corp dec dept dr e.g est etc feb fig gen gov hon i.e inc jan "
+    "jr jul jun lt ltd maj mar mr mrs ms mt no nov oct p.m prof rep rev sen sep sept sgt sr st u.k u.n u.s v "
+    "vol vs"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preparation:
-    """The tokenizer of raw text, the limits of its vocabulary, and the parts that are held out.
+class Treatment:
+    """The way a text becomes words. By default white space separates them, and they stay unchanged.
 
     Attributes:
-        tokenize: The tokenizer, as in Treatment.
+        tokenize: "whitespace"; "words", Penn Treebank's as NLTK finds them; or "characters", Unicode's code
+            points, with SPACE for white space between words.
         lowercase: True if words are put into lower case.
         numbers: True if a word that is a number becomes N.
+
+    Raises:
+        UserError: There is no such tokenizer.
+    """
+
+    tokenize: str = "whitespace"
+    lowercase: bool = False
+    numbers: bool = False
+
+    def __post_init__(self) -> None:
+        if self.tokenize not in TOKENIZERS:
+            raise UserError(f"tokenize must be one of {', '.join(TOKENIZERS)}, not {self.tokenize!r}")
+
+    def words(self, text: str) -> list[str]:
+        """Return the words of a sentence; the ends of lines are white space.
+
+        Raises:
+            UserError: NLTK is needed, and is not installed.
+        """
+        return self._normalize(_tokenizer(self.tokenize)(text))
+
+    def prefix(self, text: str, *, begins: bool = True) -> list[str]:
+        """Return the words of a sentence that goes on after them.
+
+        Among characters the space at its end is one of them: another word comes next. The training text had
+        none at the beginning of a sentence.
+
+        Args:
+            text: The sentence so far.
+            begins: True if the sentence begins with it.
+
+        Raises:
+            UserError: NLTK is needed, and is not installed.
+        """
+        if self.tokenize == "whitespace":
+            return self.words(text)
+        if self.tokenize == "words":
+            return self.words(text + _NEXT)[:-1]
+        return self._normalize(list(_WHITE.sub(SPACE, text.lstrip() if begins else text)))
+
+    def cut(self, text: str) -> int:
+        """Return where a text that goes on can be cut without changing its words; 0: nowhere."""
+        line = text.rfind("\n") + 1
+        if self.tokenize == "characters":
+            return max(len(text.rstrip()), line)  # a space counts only if a word of its line follows
+        return max(text.rfind(" ") + 1, line) if self.tokenize == "whitespace" else line
+
+    def prefix_tokens(self, text: str, *, begins: bool = True) -> list[str]:
+        """Return the words of a text that goes on after them, with `<eos>` for each newline.
+
+        Args:
+            text: The text so far; its last line is a `prefix`.
+            begins: True if a sentence begins with it.
+
+        Raises:
+            UserError: NLTK is needed, and is not installed.
+        """
+        if self.tokenize == "whitespace":
+            return self._normalize(text.replace("\n", f" {EOS} ").split())
+        tokens = list[str]()
+        *lines, last = text.split("\n")
+        for line in lines:
+            within = not begins and self.tokenize == "characters"  # the space before it is one of them
+            tokens += self.prefix(line.rstrip(), begins=False) if within else self.words(line)
+            tokens.append(EOS)
+            begins = True
+        return tokens + self.prefix(last, begins=begins)
+
+    def join(self, words: Iterable[str]) -> str:
+        """Return words as a person reads them."""
+        text = self.gap.join(words)
+        return text if self.gap else text.replace(SPACE, " ")
+
+    def pieces(self, words: Iterable[str], *, after: str) -> Iterator[str]:
+        """Yield the text of each word, with the gap before it, behind a text; a newline for `<eos>`."""
+        gap = self.gap if after and not after[-1].isspace() else ""
+        for word in words:
+            yield "\n" if word == EOS else gap + self.join([word])
+            gap = "" if word == EOS else self.gap
+
+    @property
+    def gap(self) -> str:
+        """The text between two words."""
+        return "" if self.tokenize == "characters" else " "
+
+    def _normalize(self, words: list[str]) -> list[str]:
+        if self.lowercase:
+            # N for a number stays, so that treating a text again does not change it.
+            kept = NUMBER if self.numbers else None
+            words = [word if word == kept else word.lower() for word in words]
+        if self.numbers:
+            words = [NUMBER if _NUMBER.fullmatch(word) else word for word in words]
+        return words
+
+
+PLAIN = Treatment()
+
+
+@functools.cache
+def _tokenizer(name: str) -> Callable[[str], list[str]]:
+    """Return a tokenizer; that of words is NLTK's, by Penn Treebank's conventions, sentence by sentence."""
+    if name == "whitespace":
+        return str.split
+    if name == "characters":
+        return lambda text: list(SPACE.join(text.split()))
+    try:
+        from nltk.tokenize.destructive import NLTKWordTokenizer
+        from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+    except ModuleNotFoundError:
+        raise UserError(
+            f"--tokenize words needs the package nltk, which is not installed; {how_to_install('text')}"
+        ) from None
+    parameters = PunktParameters()
+    parameters.abbrev_types.update(_ABBREVIATIONS.split())
+    # The word tokenizer takes the period off the last word of what it is given only.
+    sentences, words = PunktSentenceTokenizer(parameters), NLTKWordTokenizer()
+
+    def whole(text: str) -> list[str]:
+        return [word for sentence in sentences.tokenize(text) for word in words.tokenize(sentence)]
+
+    def find(text: str) -> list[str]:
+        found = list[str]()
+        *parts, last = text.split(UNK)  # which the tokenizer would take apart
+        for part in parts:
+            found += [*whole(part + _NEXT)[:-1], UNK]
+        return found + whole(last)
+
+    return find
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation(Treatment):
+    """The treatment of raw text, the limits of its vocabulary, and the parts that are held out.
+
+    Attributes:
         min_count: The least count of a word of the training text; a rarer one becomes `<unk>`. None:
             `vocab_size` decides.
         vocab_size: The number of words that are kept, the most frequent, with `<eos>` and `<unk>`. None:
@@ -38,16 +187,14 @@ class Preparation:
         UserError: A value is impossible.
     """
 
-    tokenize: str = "whitespace"
-    lowercase: bool = False
-    numbers: bool = False
     min_count: int | None = None
     vocab_size: int | None = None
     valid_fraction: float = DEFAULT_FRACTION
     test_fraction: float = DEFAULT_FRACTION
 
+    @override
     def __post_init__(self) -> None:
-        Treatment(tokenize=self.tokenize)  # refuses an unknown name
+        super().__post_init__()
         if self.min_count is not None and self.vocab_size is not None:
             raise UserError("--min-count and --vocab-size cannot be combined: each selects the words")
         if self.min_count is not None and self.min_count < 1:
@@ -65,11 +212,6 @@ class Preparation:
                 f"--valid-fraction {self.valid_fraction:g} and --test-fraction {self.test_fraction:g} leave "
                 "nothing to train on: their sum must be below 1"
             )
-
-    @cached_property
-    def treatment(self) -> Treatment:
-        """The treatment that turns the text into words."""
-        return Treatment(tokenize=self.tokenize, lowercase=self.lowercase, numbers=self.numbers)
 
     @property
     def least_count(self) -> int:

@@ -10,9 +10,8 @@ import numpy as np
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import SPLITS, tables, text, text_file
-from ptb_lm.data.preparation import Preparation
+from ptb_lm.data.preparation import PLAIN, Preparation
 from ptb_lm.data.text_file import LineBlocks, Part
-from ptb_lm.data.tokens import PLAIN
 
 ALIASES = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
 PREPARED_PREFIX = "ptb."
@@ -48,7 +47,7 @@ def find(path: Path, preparation: Preparation | None, column: str | None = None)
         UserError: A file or folder is missing, too short, binary or not UTF-8; or its files are not named
             alike; or it is Penn Treebank, and is to be prepared once more; or a table has no such column.
     """
-    treatment = preparation.treatment if preparation else PLAIN
+    treatment = preparation or PLAIN
     if str(path).startswith(tables.HUB):
         files = tables.hub_files(str(path).removeprefix(tables.HUB))
         paths = _by_split(files)

@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple
 from ptb_lm.common import files
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import tables
-from ptb_lm.data.tokens import PLAIN, Treatment
+from ptb_lm.data.preparation import PLAIN, Treatment
 
 STDIN = Path("-")
 CHUNK_BYTES = 1 << 20  # large enough that Python's overhead a chunk does not count

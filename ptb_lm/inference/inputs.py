@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ptb_lm.common.errors import LineError, UserError
+from ptb_lm.data.preparation import PLAIN, Treatment
 from ptb_lm.data.text import Ids
-from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 
 EXAMPLES = 12  # words of a vocabulary that are named where one is not in it

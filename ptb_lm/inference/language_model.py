@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.common.errors import UserError
+from ptb_lm.data.preparation import PLAIN, Treatment
 from ptb_lm.data.text import Ids
-from ptb_lm.data.tokens import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS, Vocabulary
 from ptb_lm.inference import inputs
 from ptb_lm.inference.neighbours import Neighbour, build_index, find_nearest

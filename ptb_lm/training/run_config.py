@@ -12,8 +12,7 @@ from msgspec import Meta, Struct
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.json_fields import Count, Positive, convert
-from ptb_lm.data.preparation import Preparation
-from ptb_lm.data.tokens import PLAIN, Treatment
+from ptb_lm.data.preparation import PLAIN, Preparation, Treatment
 from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, Config
 
@@ -105,7 +104,7 @@ class RunConfig:
     @property
     def treatment(self) -> Treatment:
         """The treatment by which the text became words."""
-        return self.preparation.treatment if self.preparation else PLAIN
+        return self.preparation or PLAIN
 
     def to_json(self) -> dict[str, Any]:
         """Return the configuration as JSON types, with the choices at the same level as the other keys."""

@@ -14,10 +14,10 @@ from ptb_lm.data.preparation import (
     DEFAULT_FRACTION,
     DEFAULT_MIN_COUNT,
     FIELDS,
+    TOKENIZERS,
     effective_settings,
     from_flags,
 )
-from ptb_lm.data.tokens import TOKENIZERS
 from ptb_lm.model import frameworks
 from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, RECIPES

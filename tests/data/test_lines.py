@@ -8,8 +8,7 @@ import pytest
 from support import installed
 
 from ptb_lm.data import corpus, splits, text_file
-from ptb_lm.data.preparation import Preparation
-from ptb_lm.data.tokens import Treatment
+from ptb_lm.data.preparation import Preparation, Treatment
 from ptb_lm.data.vocabulary import Vocabulary
 
 

@@ -11,11 +11,10 @@ import pytest
 from support import installed
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.data import corpus, splits, text, text_file
-from ptb_lm.data.preparation import Preparation, from_flags
+from ptb_lm.data import corpus, preparation, splits, text, text_file
+from ptb_lm.data.preparation import SPACE, TOKENIZERS, Preparation, Treatment, from_flags
 from ptb_lm.data.text import Limit
 from ptb_lm.data.text_file import Part
-from ptb_lm.data.tokens import SPACE, TOKENIZERS, Treatment
 from ptb_lm.data.vocabulary import Vocabulary
 
 # Digests of the corpus that version 0.1.0 read from the files in data/README.md.
@@ -188,6 +187,7 @@ def test_a_prefix_that_ends_in_an_abbreviation_keeps_its_period() -> None:
 
 
 def test_words_without_nltk_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    preparation._tokenizer.cache_clear()
     monkeypatch.setitem(sys.modules, "nltk.tokenize.destructive", None)
     with pytest.raises(UserError, match=r"nltk.*\[text\]"):
         Treatment(tokenize="words").words("a")

@@ -7,8 +7,8 @@ import pytest
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import text, text_file
+from ptb_lm.data.preparation import Treatment
 from ptb_lm.data.text_file import LineBlocks, Part
-from ptb_lm.data.tokens import Treatment
 from ptb_lm.data.vocabulary import Vocabulary
 
 

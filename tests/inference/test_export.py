@@ -18,7 +18,7 @@ from support import ROOT, random_weights
 import ptb_lm
 from ptb_lm import export
 from ptb_lm.common.errors import OutOfMemoryError, UserError
-from ptb_lm.data.tokens import SPACE
+from ptb_lm.data.preparation import SPACE
 from ptb_lm.export import write_model
 from ptb_lm.model import parameters, reference
 from ptb_lm.model.config import SMALL

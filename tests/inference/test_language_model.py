@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import os
+import pickle
 import pydoc
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from support import ROOT, installed
 
 import ptb_lm
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.tokens import SPACE
+from ptb_lm.data.preparation import SPACE
 from ptb_lm.inference import language_model, reader
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.sampling import Sampler
@@ -396,6 +397,7 @@ def test_the_space_after_a_prefix_is_read_among_characters(folder: Path) -> None
     for prefix in ("ab ", " ab \t"):  # no sentence of the training began with a space
         assert dict(model.predict(prefix, 5))["a"] == pytest.approx(after_space, abs=TOLERANCE)
     for parts in (("ab", " "), ("ab ", "")):
+        model = pickle.loads(pickle.dumps(model))
         model.state = None
         for part in parts:
             predicted = dict(model.predict(part, 5, carry_state=True))

@@ -25,7 +25,7 @@ from support import ROOT
 import ptb_lm
 from ptb_lm import play
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.tokens import SPACE
+from ptb_lm.data.preparation import SPACE
 
 pytest.importorskip("torch")
 

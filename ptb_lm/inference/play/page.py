@@ -15,7 +15,7 @@ import jinja2
 
 from ptb_lm.common import streams
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.tokens import PLAIN, Treatment
+from ptb_lm.data.preparation import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS
 from ptb_lm.inference import scoring
 from ptb_lm.inference.inputs import encode, split_sentences
