@@ -208,3 +208,9 @@ def read_flags(arguments: argparse.Namespace) -> AdaptationRequest | None:
         tune_words=arguments.tune_words or 0,
         out=arguments.out,
     )
+
+
+def needs_corpus(request: AdaptationRequest) -> bool:
+    """Return whether the run's data are needed for any text: to tune, or for the rule rms."""
+    dynamic = request.adaptation.dynamic
+    return request.tune or (dynamic is not None and dynamic.rule == "rms")

@@ -52,12 +52,6 @@ class Subject:
     device: str
 
 
-def needs_corpus(request: AdaptationRequest) -> bool:
-    """Return whether the run's data are needed for any text: to tune, or for the rule rms."""
-    dynamic = request.adaptation.dynamic
-    return request.tune or (dynamic is not None and dynamic.rule == "rms")
-
-
 @enough_memory()
 @flush_denormals()
 def evaluate(subject: Subject, request: AdaptationRequest, *, command: str) -> None:

@@ -1,0 +1,192 @@
+"""Evaluation of a trained run on a text or a split: its perplexity, and how the text was read."""
+
+import argparse
+import dataclasses
+import functools
+import math
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.common import cli, streams
+from ptb_lm.common.errors import UserError
+from ptb_lm.data import corpus, text_file
+from ptb_lm.data.corpus import Corpus
+from ptb_lm.data.text import Ids, encode
+from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
+from ptb_lm.inference.adaptation import AdaptationRequest, needs_corpus
+from ptb_lm.inference.reader import score_in_pieces
+from ptb_lm.inference.scoring import format_perplexity, perplexity
+from ptb_lm.model import backend
+from ptb_lm.model.backend import Backend
+from ptb_lm.model.choice import Choice
+from ptb_lm.model.config import Config
+from ptb_lm.training import evaluation, run_data, run_folders
+from ptb_lm.training.run_config import RunConfig
+
+
+def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *, command: str) -> None:
+    """Score a text or a split, and print the perplexity.
+
+    Args:
+        arguments: Flags from ptb_lm.evaluate's parser.
+        request: Adaptation of the model to the text; None: it stays as it is.
+        command: Command line, for the record.
+
+    Raises:
+        UserError: It is no run, or it cannot be scored so; the text is missing or too short.
+        DivergenceError: The perplexity is not finite.
+    """
+    needs_data = request is not None and needs_corpus(request)
+    if arguments.text is not None and arguments.data is not None and not needs_data:
+        raise UserError("--data says where the run's splits are, and --text FILE is scored instead of one")
+    directory = run_folders.find(arguments.run)
+    run, vocabulary, weights = directory.read_model()
+    text = _load_text(arguments, run, vocabulary, needs_data=needs_data)
+    batch_size = 1 if request else evaluation.batch_size(text.split, run.hyperparameters)
+    corpus.check_evaluation(text.ids, batch_size=batch_size, split=text.name)
+    if request is not None:
+        # It computes in torch, which scoring by another framework does not import.
+        from ptb_lm.inference.adaptation import evaluation as adapted_evaluation
+
+        subject = adapted_evaluation.Subject(
+            run=run,
+            weights=weights,
+            ids=text.ids,
+            name=text.name,
+            note=text.note,
+            corpus=text.data,
+            run_result=directory.read_result() or {},
+            device=arguments.device or run.choice.device,
+        )
+        adapted_evaluation.evaluate(subject, request, command=command)
+        return
+    choice = _choose(arguments, run.choice)
+    choice.check_cell(run.hyperparameters.cell, has_weights=True)
+    model = backend.build(run.hyperparameters, weights, choice)
+    notes, unknown = list[str](), 0
+    if text.is_unknown is None:
+        found = evaluation.perplexity(
+            model, text.ids, run.hyperparameters, batch_size=batch_size, description=text.name
+        )
+    else:
+        found, notes = _text_perplexity(model, text, text.is_unknown, run.hyperparameters)
+        unknown = int((text.ids[1:] == vocabulary.unknown).sum())
+    found = evaluation.check_finite(found, text.name)
+    tokens = len(text.ids) // batch_size * batch_size - batch_size
+    unknown_words = f", {unknown:,} of them {UNK}" if unknown else ""
+    token_count = f"{tokens:,} token{'s' * (tokens != 1)} scored{unknown_words}"
+    cli.say("\n".join([f"{text.name} perplexity {found:.4f} ({token_count})", *notes]))
+    cli.say(f"computed by {choice.framework} {choice.model} in {choice.precision}: {model.engine}")
+
+
+class Text(NamedTuple):
+    """A text to score.
+
+    Attributes:
+        ids: The words, after an `<eos>` if it is no split.
+        split: The split that it is scored as.
+        name: The name of the split or file.
+        note: A sentence on how it is read; "" for a split.
+        data: The run's data.
+        is_unknown: Flags of a text's words, without the first `<eos>`: true of one that the vocabulary
+            lacks. None for a split.
+    """
+
+    ids: Ids
+    split: str
+    name: str
+    note: str
+    data: Corpus | None
+    is_unknown: NDArray[np.bool_] | None = None
+
+
+def _text_perplexity(
+    model: Backend, text: Text, is_unknown: NDArray[np.bool_], config: Config
+) -> tuple[float, list[str]]:
+    """Score a text as one row.
+
+    Args:
+        model: The model.
+        text: The text.
+        is_unknown: Flags: true of a word that the vocabulary lacks.
+        config: The hyper-parameters.
+
+    Returns:
+        (perplexity, sentences on how it was read and on the perplexity without unknown words).
+    """
+    x_1N, y_1N, window = text.ids[None, :-1], text.ids[None, 1:], config.batch_size * config.num_steps
+    with cli.progress_bar(math.ceil(y_1N.size / window), text.name) as bar:
+        (log_p_N,), _ = score_in_pieces(
+            model, x_1N, y_1N, model.zero_state(1), tokens=window, on_piece=bar.update
+        )
+    known_N = log_p_N[~is_unknown]
+    without = format_perplexity(perplexity(math.fsum(known_N), len(known_N)), digits=4)
+    notes = [
+        text.note,
+        *[f"without the unknown words the perplexity is {without}"] * bool(is_unknown.any()),
+        f"{cli.command_name('score')} RUN FILE reads each line by itself instead",
+    ]
+    return perplexity(math.fsum(log_p_N), len(log_p_N)), notes
+
+
+def _load_text(
+    arguments: argparse.Namespace, run: RunConfig, vocabulary: Vocabulary, *, needs_data: bool
+) -> Text:
+    """Return the text to score; the run's data come with a split, and with a text if they are asked for."""
+    if arguments.text is None and arguments.text_column is not None:
+        run = dataclasses.replace(run, text_column=arguments.text_column)
+    data = _data(run, vocabulary, arguments.data) if needs_data or arguments.text is None else None
+    if arguments.text is None:
+        assert data is not None
+        return Text(data.splits[arguments.split], arguments.split, arguments.split, "", data)
+    marks = Counter[str]()
+    part = text_file.Part(arguments.text, treatment=run.treatment, column=arguments.text_column, marks=marks)
+    ids, is_unknown = encode(part, vocabulary)
+    # What stands before the first word of a text, which is then scored too.
+    ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)
+    name = text_file.display_name(arguments.text)
+    notes = [
+        f"the text is one stream after {EOS}{_count_unknown(int(is_unknown.sum()))}",
+        text_file.describe_marks(marks),
+    ]
+    return Text(ids, "test", name, "\n".join(filter(None, notes)), data, is_unknown)
+
+
+def _data(run: RunConfig, vocabulary: Vocabulary, folder: str | None) -> Corpus:
+    data = run_data.load_with_its_words(run, vocabulary, moved_to=folder)
+    if difference := run_data.difference(run, data):
+        streams.tell(f"{cli.command_name('evaluate')}: {difference}")
+    return data
+
+
+def _count_unknown(words: int) -> str:
+    """Return a sentence about the unknown words of a text."""
+    if not words:
+        return "; the vocabulary has all of its words"
+    verb = "is" if words == 1 else "are"
+    return f"; {words:,} of its words {verb} not in the vocabulary, and read as {UNK}"
+
+
+def _choose(arguments: argparse.Namespace, default: Choice) -> Choice:
+    """Return the choices for scoring: those of training, changed by the flags, with the default execution.
+
+    The weights are always stored in float32. So they can be scored in fp32 if this machine does not have
+    the run's precision.
+    """
+    choose = functools.partial(
+        Choice.create,
+        framework=arguments.framework or default.framework,
+        model=arguments.model or default.model,
+        execution=arguments.execution,
+        device=arguments.device or default.device,
+        seed=default.seed,
+    )
+    if arguments.precision:
+        return choose(precision=arguments.precision)
+    in_float32 = choose(precision="fp32")
+    if not in_float32.can_have(default.precision):
+        return in_float32
+    return dataclasses.replace(in_float32, precision=default.precision)
