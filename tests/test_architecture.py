@@ -37,7 +37,7 @@ FRAMEWORK_MODULES = {
         "sequence_classifier.on_torch",
         # A model that changes while it reads, and a model as a plain torch module.
         "ptb_lm.inference.adaptation",
-        "ptb_lm.inference.importing.tensor_files",  # torch's own reader of its files
+        "ptb_lm.inference.importing",  # torch's own reader of its files
         "ptb_lm.inference.torch_module",
     ),
     "tensorflow": (

@@ -1,13 +1,27 @@
-"""From the weights of a model that another program trained to a run directory."""
+"""From the weights of a model that another program trained to a run directory.
+
+No Python object in a file of weights is built or run.
+"""
 
 import dataclasses
 import hashlib
+import io
+import json
+import pickle
+import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import safetensors.torch  # safetensors.numpy lacks bfloat16
+import torch
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.inference.importing import recognition
 from ptb_lm.model import cells
+from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.training import run_folders
 from ptb_lm.training.run_config import Source
@@ -18,6 +32,22 @@ from ptb_lm.training.run_flags import new_config
 ALIASES = {
     **dict.fromkeys(("</s>", "<EOS>", "[EOS]", "xxeos", "<|endoftext|>"), EOS),
     **dict.fromkeys(("<UNK>", "[UNK]", "xxunk", "<oov>", "<OOV>"), UNK),
+}
+
+# The layers of Keras that a run can have, with the values of a setting that it can have, the default first.
+KERAS_LAYERS: dict[str, dict[str, tuple[Any, ...]]] = {
+    **{
+        name: {
+            "activation": ("tanh",),
+            "recurrent_activation": ("sigmoid",),
+            "go_backwards": (False,),
+            "reset_after": (True,),
+        }
+        for name in ("LSTM", "GRU", "LSTMCell", "GRUCell")
+    },
+    **{name: {"activation": ("linear", "softmax")} for name in ("Dense", "Activation")},
+    **{name: {} for name in ("InputLayer", "Embedding", "Dropout", "SpatialDropout1D", "Softmax")},
+    **{name: {} for name in ("TimeDistributed", "RNN", "StackedRNNCells")},  # what they hold has a row
 }
 
 
@@ -34,7 +64,7 @@ def import_run(
     training, and there are no results.
 
     Args:
-        source: A file of weights (tensor_files.py lists the formats), or a run directory whose weights were
+        source: A file of weights (`read_tensors` lists the formats), or a run directory whose weights were
             changed or replaced; its settings are kept.
         vocabulary: A file with a word a line, in the order of the ids; None: that of the run directory.
         run_dir: The folder to make; None: a new one in checkpoints/.
@@ -48,9 +78,6 @@ def import_run(
             folder is in use.
         OSError: A file cannot be read or written.
     """
-    # Imported here, because it imports torch, and a list of the commands should not.
-    from ptb_lm.inference.importing import tensor_files
-
     origin = RunDirectory(Path(source))
     is_run = origin.path.is_dir()
     if vocabulary is None and not is_run:
@@ -58,7 +85,7 @@ def import_run(
     run = origin.read_config() if is_run else new_config({"data": ""})
     file = origin.weights if is_run else origin.path
     words, renamings = _read_vocabulary(Path(vocabulary or origin.vocabulary))
-    sizes, weights, sentence = recognition.recognize(tensor_files.read(file), len(words))
+    sizes, weights, sentence = recognition.recognize(read_tensors(file), len(words))
     run = dataclasses.replace(
         run,
         choice=run.choice
@@ -92,3 +119,90 @@ def _read_vocabulary(path: Path) -> tuple[Vocabulary, list[str]]:
     for name, alias in aliases.items():
         words[words.index(alias)] = name
     return Vocabulary(words), [f"the word {alias} is {name} in the run" for name, alias in aliases.items()]
+
+
+def read_tensors(path: Path) -> Arrays:
+    """Return the floating-point tensors of a file by name, in float32; numbers and empty ones are left out.
+
+    The end of its name tells what it is: .safetensors, NumPy's .npz, Keras' .keras or .h5; else torch's.
+
+    Raises:
+        UserError: It is no such file, is truncated, holds several models, or a number that is not finite.
+        OSError: It cannot be opened.
+    """
+    path.open("rb").close()  # libraries say less clearly that it cannot be
+    try:
+        found = READERS.get(path.suffix, _read_torch)(path)
+        # A checkpoint holds the model's state_dict beside the optimizer's and more.
+        states = [*filter(None, map(_floats, (found, *found.values())))]
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # whatever a library raises where a file is not what it seems
+        reason = str(error).split("\n")[0].split(". ")[0] or type(error).__name__
+        raise UserError(f"the weights in {path} cannot be read ({reason})") from None
+    if len(states) != 1:
+        raise UserError(f"{path} must hold the state_dict of one model, and holds {len(states)}")
+    if wrong := [name for name, array in states[0].items() if not np.isfinite(array).all()]:
+        raise UserError(f"{path}: the tensor {wrong[0]!r} has a number that is not finite")
+    return states[0]
+
+
+def _floats(table: Any) -> Arrays:
+    values = table.items() if isinstance(table, Mapping) else ()
+    tensors = {n: torch.as_tensor(x) for n, x in values if isinstance(x, torch.Tensor | np.ndarray)}
+    return {
+        name: tensor.detach().float().numpy()
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point() and tensor.ndim and tensor.numel()
+    }
+
+
+def _read_torch(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise UserError(
+            f"{path} is no state_dict. Whole models are not read, because that would run code from the file: "
+            "save the tensors alone with torch.save(model.state_dict(), FILE). The name of a file that is "
+            f"not torch's ends in {', '.join(READERS)}"
+        ) from None
+
+
+def _read_keras(path: Path) -> Arrays:
+    with zipfile.ZipFile(path) as archive:
+        return _read_hdf5(io.BytesIO(archive.read("model.weights.h5")), archive.read("config.json"))
+
+
+def _read_hdf5(file: Path | BinaryIO, config: bytes = b"null") -> Arrays:
+    import h5py  # TensorFlow and Keras bring it
+
+    names: list[str] = []
+    with h5py.File(file, "r") as archive:
+        json.loads(archive.attrs.get("model_config", config), object_hook=_check_keras_layer)
+        archive.visit(names.append)
+        return {
+            name: archive[name][()]
+            for name in names
+            if isinstance(archive[name], h5py.Dataset) and not name.startswith("optimizer")
+        }
+
+
+def _check_keras_layer(values: dict[str, Any]) -> dict[str, Any]:
+    """Check a part of a model's configuration: if it is a layer, a run must have such layers."""
+    kind, config = str(values.get("class_name")), values.get("config", {})
+    settings = KERAS_LAYERS.get(kind, {}).items()
+    wrong = [
+        f"{name}={config[name]!r}" for name, usual in settings if config.get(name, usual[0]) not in usual
+    ]
+    if wrong or (kind not in KERAS_LAYERS and values.get("module") == "keras.layers"):
+        raise UserError(f"a run has no layer such as {config['name']}: {' '.join([kind, *wrong])}")
+    return values
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    ".safetensors": safetensors.torch.load_file,
+    ".npz": np.load,
+    ".keras": _read_keras,
+    ".h5": _read_hdf5,
+    ".hdf5": _read_hdf5,
+}
