@@ -5,14 +5,17 @@ python -m ptb_lm.bench [run SUITE] | list | check SUITE | report DIR | compare A
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from ptb_lm.bench.suites import DEFAULT_SUITE, HAS_CHECKOUT, SUITES
 from ptb_lm.common import cli
 from ptb_lm.model import frameworks
 
 PROG = cli.command_name("bench")
+
+Flags: TypeAlias = Mapping[str, Mapping[str, Any]]  # what argparse is told of a flag, by its name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,40 +37,13 @@ def _parser() -> cli.Parser:
         prog=PROG,
         description="Measure how fast each LSTM implementation is on this machine. Without a command: run.",
     )
-    commands = parser.add_subparsers(metavar="list | run | check | report | compare", required=True)
-
-    def command(name: str, text: str) -> cli.Parser:
+    commands = parser.add_subparsers(metavar=" | ".join(_COMMANDS), required=True)
+    for name, (text, flags) in _COMMANDS.items():
         added = commands.add_parser(name, prog=f"{PROG} {name}", description=text, help=text)
         added.set_defaults(command=name)
-        return added
-
-    listing = command("list", "List the suites and what is in them.")
-    listing.add_argument(
-        "suite",
-        nargs="?",
-        type=_suite,
-        choices=tuple(SUITES),
-        metavar="SUITE",
-        help="list only this suite, with its variants",
-    )
-    run = command("run", "Measure a suite, or continue an interrupted measurement, and write the report.")
-    run.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder for rows and report (default: bench/SUITE)"
-    )
-    _add_choice(run, "measure")
-    _add_how_it_is_measured(run)
-    check = command("check", "Compare the variants of a suite with the NumPy reference, and time nothing.")
-    check.add_output("--out", metavar="FILE", help="write the result to FILE too, as Markdown")
-    _add_choice(check, "check")
-    _add_report(command("report", "Write the report again from the measured rows."))
-    comparing = command(
-        "compare", "Compare two measurements of a suite: before and after a change, or of two machines."
-    )
-    comparing.add_argument("a", type=Path, metavar="A", help="the folder that run wrote, or a NAME.jsonl.gz")
-    comparing.add_argument("b", type=Path, metavar="B", help="the folder that another run wrote")
-    comparing.add_argument(
-        "--baseline", metavar="VARIANT", help="the variant to compare with (default: as the rows have it)"
-    )
+        for flag, about in flags.items():
+            add = added.add_output if flag == "--out" and name == "check" else added.add_argument
+            add(flag, **about)
     return parser
 
 
@@ -80,115 +56,140 @@ def _suite(name: str) -> str:
     )
 
 
-def _add_choice(parser: cli.Parser, verb: str) -> None:
-    """Add the flags that say what is measured, or checked."""
-    parser.add_argument(
-        "suite",
-        nargs="?",
-        type=_suite,
-        choices=tuple(SUITES),
-        default=DEFAULT_SUITE,
-        metavar="SUITE",
-        help=f"one of {', '.join(SUITES)} (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--workloads",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="PATTERN",
-        help=f"{verb} only these, for example 4x320-*",
-    )
-    beside = " and the baseline" if verb == "measure" else ""
-    parser.add_argument(
-        "--variants",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="PATTERN",
-        help=f"{verb} only these{beside}, for example torch/* or torch/*@bf16",
-    )
-    parser.add_argument(
-        "--add",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=MODULE:FUNCTION",
-        help=f"{verb} your own variants too",
-    )
-    parser.add_argument(
-        "--batch-size",
-        type=cli.whole_number(1),
-        metavar="N",
-        help="rows of a batch (default: as the workload declares)",
-    )
-    parser.add_argument(
-        "--device", choices=frameworks.DEVICES, default="auto", help="where to compute (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--precision",
-        choices=frameworks.PRECISIONS,
-        default="fp32",
-        help="precision of the variants whose names give none (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=cli.whole_number(0),
-        default=1,
-        metavar="N",
-        help="random seed of weights and inputs (default: %(default)s)",
-    )
+_SUITE = {"nargs": "?", "type": _suite, "choices": tuple(SUITES), "metavar": "SUITE"}
+_BASELINE_OF_ROWS: Flags = {
+    "--baseline": {
+        "metavar": "VARIANT",
+        "help": "the variant to compare with (default: as the rows have it)",
+    }
+}
 
 
-def _add_how_it_is_measured(run: cli.Parser) -> None:
-    run.add_argument(
-        "--baseline",
-        metavar="VARIANT[@PRECISION]",
-        help="the variant to compare with (default: as the workload declares)",
-    )
-    run.add_argument(
-        "--rounds",
-        type=cli.whole_number(1),
-        metavar="N",
-        help="blocks of steps of each variant (default: as the workload declares; list SUITE)",
-    )
-    run.add_argument(
-        "--processes",
-        type=cli.whole_number(1),
-        metavar="N",
-        help="processes per variant; they share the rounds (default: as the workload declares, which is 5)",
-    )
-    run.add_argument(
-        "--row-limit",
-        type=cli.positive_number,
-        default=600.0,
-        metavar="SECONDS",
-        help="how long all timed blocks of a variant in a pass may take, those not counted that are "
-        "measured again; steps and rounds beyond are cut "
-        "(default: %(default)g)",
-    )
+def _choice(verb: str, beside: str) -> Flags:
+    """Return the flags that say what is measured, or checked."""
+    several: Mapping[str, Any] = {"nargs": "+", "action": "extend", "default": []}
+    return {
+        "suite": {
+            **_SUITE,
+            "default": DEFAULT_SUITE,
+            "help": f"one of {', '.join(SUITES)} (default: %(default)s)",
+        },
+        "--workloads": {
+            **several,
+            "metavar": "PATTERN",
+            "help": f"{verb} only these, for example 4x320-*",
+        },
+        "--variants": {
+            **several,
+            "metavar": "PATTERN",
+            "help": f"{verb} only these{beside}, for example torch/* or torch/*@bf16",
+        },
+        "--add": {**several, "metavar": "NAME=MODULE:FUNCTION", "help": f"{verb} your own variants too"},
+        "--batch-size": {
+            "type": cli.whole_number(1),
+            "metavar": "N",
+            "help": "rows of a batch (default: as the workload declares)",
+        },
+        "--device": {
+            "choices": frameworks.DEVICES,
+            "default": "auto",
+            "help": "where to compute (default: %(default)s)",
+        },
+        "--precision": {
+            "choices": frameworks.PRECISIONS,
+            "default": "fp32",
+            "help": "precision of the variants whose names give none (default: %(default)s)",
+        },
+        "--seed": {
+            "type": cli.whole_number(0),
+            "default": 1,
+            "metavar": "N",
+            "help": "random seed of weights and inputs (default: %(default)s)",
+        },
+    }
 
 
-def _add_report(reporting: cli.Parser) -> None:
-    reporting.add_argument(
-        "folder",
-        type=Path,
-        metavar="DIR",
-        help="the folder that run wrote, or a NAME.jsonl.gz of results/bench",
-    )
-    reporting.add_argument(
-        "--baseline",
-        metavar="VARIANT",
-        help="the variant to compare with (default: as the rows have it)",
-    )
-    reporting.add_argument(
-        "--runs",
-        nargs="+",
-        default=[],
-        type=Path,
-        metavar="RUN",
-        help="training runs whose learning curves to show",
-    )
+_HOW_IT_IS_MEASURED: Flags = {
+    "--baseline": {
+        "metavar": "VARIANT[@PRECISION]",
+        "help": "the variant to compare with (default: as the workload declares)",
+    },
+    "--rounds": {
+        "type": cli.whole_number(1),
+        "metavar": "N",
+        "help": "blocks of steps of each variant (default: as the workload declares; list SUITE)",
+    },
+    "--processes": {
+        "type": cli.whole_number(1),
+        "metavar": "N",
+        "help": "processes per variant; they share the rounds (default: as the workload declares, which "
+        "is 5)",
+    },
+    "--row-limit": {
+        "type": cli.positive_number,
+        "default": 600.0,
+        "metavar": "SECONDS",
+        "help": "how long all timed blocks of a variant in a pass may take, those not counted that are "
+        "measured again; steps and rounds beyond are cut (default: %(default)g)",
+    },
+}
+
+# Name of a command -> its line in --help, and its flags.
+_COMMANDS: Mapping[str, tuple[str, Flags]] = {
+    "list": (
+        "List the suites and what is in them.",
+        {"suite": {**_SUITE, "help": "list only this suite, with its variants"}},
+    ),
+    "run": (
+        "Measure a suite, or continue an interrupted measurement, and write the report.",
+        {
+            "--out": {
+                "type": Path,
+                "metavar": "DIR",
+                "help": "folder for rows and report (default: bench/SUITE)",
+            },
+            **_choice("measure", beside=" and the baseline"),
+            **_HOW_IT_IS_MEASURED,
+        },
+    ),
+    "check": (
+        "Compare the variants of a suite with the NumPy reference, and time nothing.",
+        {
+            "--out": {"metavar": "FILE", "help": "write the result to FILE too, as Markdown"},
+            **_choice("check", beside=""),
+        },
+    ),
+    "report": (
+        "Write the report again from the measured rows.",
+        {
+            "folder": {
+                "type": Path,
+                "metavar": "DIR",
+                "help": "the folder that run wrote, or a NAME.jsonl.gz of results/bench",
+            },
+            **_BASELINE_OF_ROWS,
+            "--runs": {
+                "nargs": "+",
+                "default": [],
+                "type": Path,
+                "metavar": "RUN",
+                "help": "training runs whose learning curves to show",
+            },
+        },
+    ),
+    "compare": (
+        "Compare two measurements of a suite: before and after a change, or of two machines.",
+        {
+            "a": {
+                "type": Path,
+                "metavar": "A",
+                "help": "the folder that run wrote, or a NAME.jsonl.gz",
+            },
+            "b": {"type": Path, "metavar": "B", "help": "the folder that another run wrote"},
+            **_BASELINE_OF_ROWS,
+        },
+    ),
+}
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ import logging
 import os
 from typing import Any
 
-from typing_extensions import override
-
 from benchmarks.rivals.keras import choose
 
 choose("jax")
@@ -20,32 +18,29 @@ import jax  # noqa: E402
 from benchmarks.rivals.keras import classifier  # noqa: E402
 
 
-class Jax(classifier.Library):
-    """JAX, for Keras."""
-
-    name = "jax"
-
-    @override
-    def has_gpu(self) -> bool:
-        return jax.default_backend() == "gpu"
-
-    @override
-    def compute_in_ieee_float32(self) -> None:
-        """Have a GPU multiply in float32; cuDNN reads it too."""
-        jax.config.update("jax_default_matmul_precision", "highest")
-
-    @override
-    def peak_memory(self) -> int:
-        """Return the peak of the bytes taken on the GPU since the process started: JAX cannot forget it."""
-        return int((jax.devices("gpu")[0].memory_stats() or {})["peak_bytes_in_use"])
-
-    @override
-    def environment(self, *, gpu: bool) -> dict[str, Any]:
-        facts: dict[str, Any] = {"jax": jax.__version__, "threads": "one a core"}
-        if gpu:
-            (device, *_) = jax.devices("gpu")
-            facts |= {"device": device.device_kind, "platform": device.client.platform_version}
-        return facts
+def _has_gpu() -> bool:
+    return jax.default_backend() == "gpu"
 
 
-build = functools.partial(classifier.build, library=Jax())
+def _peak_memory() -> int:
+    """Return the peak of the bytes taken on the GPU since the process started: JAX cannot forget it."""
+    return int((jax.devices("gpu")[0].memory_stats() or {})["peak_bytes_in_use"])
+
+
+def _environment(gpu: bool) -> dict[str, Any]:
+    facts: dict[str, Any] = {"jax": jax.__version__, "threads": "one a core"}
+    if gpu:
+        (device, *_) = jax.devices("gpu")
+        facts |= {"device": device.device_kind, "platform": device.client.platform_version}
+    return facts
+
+
+JAX = classifier.Library(
+    name="jax",
+    has_gpu=_has_gpu,
+    # cuDNN reads it too.
+    compute_in_ieee_float32=functools.partial(jax.config.update, "jax_default_matmul_precision", "highest"),
+    peak_memory=_peak_memory,
+    environment=_environment,
+)
+build = functools.partial(classifier.build, library=JAX)

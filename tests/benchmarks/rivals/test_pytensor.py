@@ -20,7 +20,7 @@ from ptb_lm.model.choice import Choice
 
 pytensor = pytest.importorskip("pytensor")
 
-from benchmarks.rivals.pytensor.network import InvertedDropout  # noqa: E402
+from benchmarks.rivals.pytensor.classifier import InvertedDropout  # noqa: E402
 
 BOUND = {"fp32": 1e-6, "fp64": 1e-13}
 
@@ -92,7 +92,10 @@ def test_the_default_compiler_trains_as_the_reference_and_prints_nothing(tmp_pat
     """As users run it: PyTensor's own choice of compiler, float32, and one layer, to be compiled sooner."""
     done = subprocess.run(
         [sys.executable, "-c", COMPILED, str(tmp_path / "found")],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "examples", ROOT / "tests"))),
+        },
         capture_output=True,
         text=True,
     )
