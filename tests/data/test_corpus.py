@@ -58,20 +58,6 @@ def test_an_evaluation_split_too_short_says_the_numbers() -> None:
     corpus.check_evaluation(np.zeros(40, np.int32), batch_size=20, split="valid")
 
 
-@pytest.mark.parametrize("prefix", ["", "ptb_"])
-def test_load_finds_both_ways_of_naming(prefix: str, tmp_path: Path) -> None:
-    folder_with(
-        tmp_path, **{f"{prefix}train": "a b <unk>\n", f"{prefix}valid": "a c\n", f"{prefix}test": "b\n\n"}
-    )
-    loaded = corpus.load(tmp_path)
-    assert loaded.vocabulary.words == ("<eos>", "<unk>", "a", "b")
-    assert {split: ids.tolist() for split, ids in loaded.splits.items()} == {
-        "train": [2, 3, 1, 0],
-        "valid": [2, 1, 0],
-        "test": [3, 0, 0],
-    }
-
-
 def test_all_splits_are_files_of_one_kind_of_name(tmp_path: Path) -> None:
     folder_with(tmp_path, train="a b\n", valid="a\n", test="b\n", ptb_test="b b b\n")
     assert corpus.load(tmp_path).splits["test"].tolist() == [2, 0]
@@ -96,16 +82,3 @@ def test_a_pipe_cannot_be_read_twice(preparation: Preparation | None, tmp_path: 
     os.mkfifo(pipe)
     with pytest.raises(UserError, match=f"^{pipe} .*pipe"):
         corpus.load(pipe, preparation)
-
-
-def test_penn_treebank(penn_treebank: Path) -> None:
-    loaded = corpus.load(penn_treebank)
-    assert {split: len(ids) for split, ids in loaded.splits.items()} == {
-        "train": 929_589,
-        "valid": 73_760,
-        "test": 82_430,
-    }
-    assert len(loaded.vocabulary) == 10_000
-    assert {"<unk>", "<eos>", "N"} <= loaded.vocabulary.ids.keys()
-    assert corpus.count_windows(loaded.splits["train"], batch_size=20, num_steps=20) == 2323
-    assert corpus.count_windows(loaded.splits["train"], batch_size=20, num_steps=35) == 1327

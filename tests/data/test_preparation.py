@@ -47,6 +47,8 @@ def test_penn_treebank_is_read_as_ever(penn_treebank: Path) -> None:
     loaded = corpus.load(penn_treebank)
     assert loaded.vocabulary.sha256 == PTB_VOCABULARY
     assert loaded.sha256 == PTB_CORPUS == corpus.PENN_TREEBANK_SHA256
+    for steps, windows in ((20, 2323), (35, 1327)):  # of an epoch of small, and of medium
+        assert corpus.count_windows(loaded.splits["train"], batch_size=20, num_steps=steps) == windows
 
 
 def test_a_prepared_folder_is_read_as_ever(tmp_path: Path) -> None:

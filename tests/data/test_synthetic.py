@@ -139,14 +139,6 @@ def test_needs_no_framework():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_rows_of_the_newswire_process_are_distributions():
-    model, words = synthetic.newswire()
-    assert model.emission.shape == (len(model.initial), len(words))
-    for rows in (model.initial, model.transition, model.emission):
-        assert (rows >= 0).all()
-        np.testing.assert_allclose(rows.sum(-1), 1, rtol=0, atol=1e-12)
-
-
 def test_every_state_is_reached_and_every_word_emitted():
     model, _ = synthetic.newswire()
     assert (np.linalg.matrix_power(model.transition, 500) > 0).all()

@@ -30,7 +30,11 @@ from ptb_lm.inference import torch_module  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-SIZES = {"untied": ["--embedding-size", "5", "--num-layers", "3"], "tied": ["--tie-weights"]}
+WORDS = ("a", "<eos>", *"bcdefghij", "<unk>")
+SIZES: dict[str, dict[str, Any]] = {
+    "untied": {"embedding_size": 5, "num_layers": 3, "hidden_size": 6},
+    "tied": {"tie_weights": True, "hidden_size": 6},
+}
 SHAPES = [(1, 1), (4, 1), (1, 9), (3, 5), (2, 40)]  # batch, time
 untied_alone = pytest.mark.parametrize("run", ["untied"], indirect=True)
 Call = Callable[[np.ndarray, np.ndarray, np.ndarray], list[np.ndarray]]
@@ -38,15 +42,9 @@ Call = Callable[[np.ndarray, np.ndarray, np.ndarray], list[np.ndarray]]
 
 @pytest.fixture(scope="module", params=SIZES)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run whose weights are random ones, biases too."""
+    """A run whose weights are random ones, biases too."""
     folder = tmp_path_factory.mktemp(f"export {request.param}")
-    data = runs.write_corpus(folder / "data")
-    trained = runs.train_run(data, folder / "run", *SIZES[request.param], "--epochs", "1")
-    weights, metadata = tensors.load(trained / "weights.safetensors")
-    rng = np.random.default_rng(1)
-    drawn = {name: rng.uniform(-0.5, 0.5, w.shape).astype(np.float32) for name, w in weights.items()}
-    tensors.save(trained / "weights.safetensors", drawn, metadata)
-    return trained
+    return runs.write_run(folder / "run", WORDS, **SIZES[request.param])
 
 
 def run_export(run: Path, path: Path, *flags: str) -> Path:

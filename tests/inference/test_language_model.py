@@ -247,12 +247,6 @@ def test_batches_are_of_like_lengths_and_hold_every_sentence_once() -> None:
     assert list(reader.batch_by_length([3, 200, 1], 100)) == [[1], [0, 2]]
 
 
-def test_a_sentence_scores_alike_alone_and_among_others(model: LanguageModel) -> None:
-    for sentence, scored in zip(SENTENCES, model.score(SENTENCES), strict=True):
-        (alone,) = model.score(sentence)
-        np.testing.assert_allclose(alone.log_probabilities, scored.log_probabilities, rtol=0, atol=1e-6)
-
-
 def test_the_state_is_carried_from_call_to_call(run: Path, model: LanguageModel) -> None:
     """Through scores, predictions and generated words; it can be put back."""
     expected = Expected(run)

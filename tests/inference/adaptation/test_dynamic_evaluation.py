@@ -139,28 +139,6 @@ def test_a_score_does_not_depend_on_later_words(dynamic: Dynamic) -> None:
         assert not torch.equal(found[known - 1 :], whole[known - 1 :])
 
 
-def test_words_drawn_at_random_are_not_predicted() -> None:
-    """A uniform text of V words costs log V nats a word, whatever is learned from it; a leak would show."""
-    ids = text(1000, seed=6)
-    weights = {name: np.zeros_like(array) for name, array in random_weights(UNTIED, VOCABULARY, 1).items()}
-    rng = np.random.default_rng(0)
-    weights = {name: array + rng.uniform(-0.1, 0.1, array.shape) for name, array in weights.items()}
-    dynamic = Dynamic(segment=5, rate=0.05, decay=0.01)
-    found = dynamic_evaluation.score(SegmentModel(UNTIED, weights), torch.tensor(ids), dynamic)
-    assert -found.log_p_N.mean().item() > np.log(VOCABULARY) - 0.01
-
-
-def test_a_text_that_repeats_itself_becomes_likely() -> None:
-    weights, ids = random_weights(UNTIED, VOCABULARY, seed=1), np.tile([1, 5, 2, 7, 3, 3], 100)
-    model = SegmentModel(UNTIED, weights)
-    before = dynamic_evaluation.score(model, torch.tensor(ids), None).log_p_N
-    after = dynamic_evaluation.score(
-        model, torch.tensor(ids), Dynamic(segment=6, rate=0.3, decay=0.0)
-    ).log_p_N
-    assert -before[-100:].mean() > 1.5
-    assert -after[-100:].mean() < 0.5
-
-
 def test_the_trained_weights_come_back_after_an_interruption() -> None:
     weights, calls = random_weights(UNTIED, VOCABULARY, seed=1), 0
 
