@@ -45,7 +45,7 @@ def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m results", description="Make and keep this repository's results.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    text = "Write all pages that are made from results/."
+    text = "Write all pages and draw all charts that are made from results/."
     tables = commands.add_parser("tables", prog=NAMES["tables"], description=text, help=text)
     tables.add_argument(
         "--check", action="store_true", help="write nothing; show what would change, with status 1"
