@@ -16,7 +16,7 @@ from ptb_lm.data import corpus, text_file
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.text import Ids, encode
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
-from ptb_lm.inference.adaptation import AdaptationRequest, needs_corpus
+from ptb_lm.inference.adaptation import AdaptationRequest
 from ptb_lm.inference.reader import score_in_pieces
 from ptb_lm.inference.scoring import format_perplexity, perplexity
 from ptb_lm.model import backend
@@ -39,7 +39,7 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
         UserError: It is no run, or it cannot be scored so; the text is missing or too short.
         DivergenceError: The perplexity is not finite.
     """
-    needs_data = request is not None and needs_corpus(request)
+    needs_data = request is not None and request.needs_corpus
     if arguments.text is not None and arguments.data is not None and not needs_data:
         raise UserError("--data says where the run's splits are, and --text FILE is scored instead of one")
     directory = run_folders.find(arguments.run)
@@ -51,17 +51,15 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
         # It computes in torch, which scoring by another framework does not import.
         from ptb_lm.inference.adaptation import evaluation as adapted_evaluation
 
-        subject = adapted_evaluation.Subject(
+        adapted_evaluation.evaluate(
+            text,
+            request,
             run=run,
             weights=weights,
-            ids=text.ids,
-            name=text.name,
-            note=text.note,
-            corpus=text.data,
             run_result=directory.read_result() or {},
             device=arguments.device or run.choice.device,
+            command=command,
         )
-        adapted_evaluation.evaluate(subject, request, command=command)
         return
     choice = _choose(arguments, run.choice)
     choice.check_cell(run.hyperparameters.cell, has_weights=True)

@@ -132,6 +132,12 @@ class AdaptationRequest:
     tune_words: int = 0
     out: Path | None = None
 
+    @property
+    def needs_corpus(self) -> bool:
+        """Whether the run's data are needed for any text: to tune, or for the rule rms."""
+        dynamic = self.adaptation.dynamic
+        return self.tune or (dynamic is not None and dynamic.rule == "rms")
+
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags, all None or False by default."""
@@ -208,9 +214,3 @@ def read_flags(arguments: argparse.Namespace) -> AdaptationRequest | None:
         tune_words=arguments.tune_words or 0,
         out=arguments.out,
     )
-
-
-def needs_corpus(request: AdaptationRequest) -> bool:
-    """Return whether the run's data are needed for any text: to tune, or for the rule rms."""
-    dynamic = request.adaptation.dynamic
-    return request.tune or (dynamic is not None and dynamic.rule == "rms")

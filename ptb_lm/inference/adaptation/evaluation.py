@@ -4,15 +4,13 @@ import dataclasses
 import math
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ptb_lm.common import cli, host, json_files
 from ptb_lm.common.errors import DivergenceError, UserError
 from ptb_lm.data.corpus import Corpus
-from ptb_lm.data.text import Ids
 from ptb_lm.inference.adaptation import Adaptation, AdaptationRequest, tuning
 from ptb_lm.inference.adaptation.adapted_scorer import AdaptedScorer, Perplexities
 from ptb_lm.inference.adaptation.segment_model import SegmentModel
@@ -23,39 +21,35 @@ from ptb_lm.torch_backend.runtime import Runtime
 from ptb_lm.torch_backend.settings import enough_memory, flush_denormals
 from ptb_lm.training.run_config import RunConfig
 
+if TYPE_CHECKING:
+    from ptb_lm.inference.run_evaluation import Text
+
 RESULT = "result.json"
 _Say: TypeAlias = Callable[[str], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Subject:
-    """A text to score, and the trained model that scores it.
-
-    Attributes:
-        run: The run's configuration.
-        weights: The run's canonical parameters, in float32.
-        ids: The text to score.
-        name: The name of the text: a split, or a file.
-        note: A sentence on how a text is read; "" for a split.
-        corpus: The corpus of the train and the valid split; None where neither is needed.
-        run_result: The content of the run's result.json; empty if it has none.
-        device: "auto", "cpu" or "cuda".
-    """
-
-    run: RunConfig
-    weights: Arrays
-    ids: Ids
-    name: str
-    note: str
-    corpus: Corpus | None
-    run_result: dict[str, Any]
-    device: str
-
-
 @enough_memory()
 @flush_denormals()
-def evaluate(subject: Subject, request: AdaptationRequest, *, command: str) -> None:
+def evaluate(
+    text: "Text",
+    request: AdaptationRequest,
+    *,
+    run: RunConfig,
+    weights: Arrays,
+    run_result: Mapping[str, Any],
+    device: str,
+    command: str,
+) -> None:
     """Tune if asked to, score, print the perplexity, and store the result if a folder is given.
+
+    Args:
+        text: The text to score, with the run's data where these are needed.
+        request: The adaptation, and what is done with the result.
+        run: The run's configuration.
+        weights: The run's canonical parameters, in float32.
+        run_result: The content of the run's result.json; empty if it has none.
+        device: "auto", "cpu" or "cuda".
+        command: The command line, for the record.
 
     Raises:
         UserError: There is a result already, the valid split is too short, there is no such device, or it has
@@ -65,39 +59,38 @@ def evaluate(subject: Subject, request: AdaptationRequest, *, command: str) -> N
     start = time.perf_counter()
     if request.out is not None:
         _check_free(request.out)
-    choice = Choice.create(framework="torch", model="basic", precision="fp32", device=subject.device)
-    runtime = Runtime(choice)
-    model = SegmentModel(subject.run.hyperparameters, subject.weights, device=runtime.device)
-    train = subject.ids[:0] if subject.corpus is None else subject.corpus.splits["train"]
+    runtime = Runtime(Choice.create(framework="torch", model="basic", precision="fp32", device=device))
+    model = SegmentModel(run.hyperparameters, weights, device=runtime.device)
+    train = text.ids[:0] if text.data is None else text.data.splits["train"]
     scorer = AdaptedScorer(model, train)
     # What a file will hold too is not lost with the reader of a pipe: a tuning takes hours.
     say = cli.say if request.out is None else cli.remark
     adaptation, trials, tuned_on = request.adaptation, list[Trial](), None
     if request.tune:
-        adaptation, trials, tuned_on = _tune(scorer, subject.corpus, request, say)
+        adaptation, trials, tuned_on = _tune(scorer, text.data, request, say)
     for part in (adaptation.dynamic, adaptation.cache):
         if part is not None:
             say(f"{'chosen: ' if request.tune else ''}{_describe(part)}")
-    perplexities = scorer.perplexities(subject.ids, adaptation, description=subject.name)
+    perplexities = scorer.perplexities(text.ids, adaptation, description=text.name)
     if not math.isfinite(perplexities.adapted):
         raise DivergenceError("the adapted perplexity is not finite; try a smaller rate")
-    _report(subject, adaptation, perplexities, say)
+    _report(text, adaptation, perplexities, say)
     say(f"computed by torch on {runtime.device.type} in fp32")
     if request.out is None:
         return
     result = {
         "adapted_by": adaptation.name,
-        "text": subject.name,
-        "tokens": len(subject.ids) - 1,
+        "text": text.name,
+        "tokens": len(text.ids) - 1,
         "adapted_perplexity": perplexities.adapted,
         "adapted_perplexity_without_cache": perplexities.without_cache,
         "unadapted_perplexity": _finite(perplexities.unadapted),
         **dataclasses.asdict(adaptation),
         "tuned_on": tuned_on,
         **_describe_trials(trials, adaptation),
-        "run": subject.run.to_json(),
-        "run_command": subject.run_result.get("command"),
-        "run_commit": subject.run_result.get("environment", {}).get("commit"),
+        "run": run.to_json(),
+        "run_command": run_result.get("command"),
+        "run_commit": run_result.get("environment", {}).get("commit"),
         "command": command,
         "seconds": time.perf_counter() - start,
         "environment": {**host.environment(), **runtime.environment()},
@@ -126,17 +119,17 @@ def _tune(
     return adaptation, trials, text
 
 
-def _report(subject: Subject, adaptation: Adaptation, perplexities: Perplexities, say: _Say) -> None:
-    tokens = len(subject.ids) - 1
+def _report(text: "Text", adaptation: Adaptation, perplexities: Perplexities, say: _Say) -> None:
+    tokens = len(text.ids) - 1
     say(
-        f"{subject.name} perplexity {perplexities.adapted:.4f}, adapted to the text by {adaptation.name} "
+        f"{text.name} perplexity {perplexities.adapted:.4f}, adapted to the text by {adaptation.name} "
         f"({tokens:,} token{'s' * (tokens != 1)} scored, each before the model adapts to it)"
     )
     if perplexities.without_cache is not None:
         say(f"by dynamic evaluation alone it is {perplexities.without_cache:.4f}")
     say(f"not adapted it is {perplexities.unadapted:.4f}")
-    if subject.note:
-        say(subject.note)
+    if text.note:
+        say(text.note)
 
 
 def _describe_trials(trials: Sequence[Trial], adaptation: Adaptation) -> dict[str, Any]:
