@@ -70,10 +70,7 @@ def _export(arguments: argparse.Namespace) -> int:
     # Imported here, because what they import takes longer than --help should take.
     from ptb_lm.training import run_folders
 
-    directory = run_folders.find(arguments.run)
-    run = directory.read_config()
-    vocabulary = directory.read_vocabulary()
-    weights = directory.read_weights(run, vocabulary)
+    run, vocabulary, weights = run_folders.find(arguments.run).read_model()
     if (cell := run.hyperparameters.cell) != LSTM:
         raise UserError(f"only the cell lstm can be exported, but this run has the cell {cell}")
     steps = write_model(

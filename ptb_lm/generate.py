@@ -69,8 +69,9 @@ def _parser() -> cli.Parser:
 
 
 def _generate(arguments: argparse.Namespace) -> int:
+    import numpy as np  # takes longer than --help should
+
     model = loading.load_from_flags(arguments)
-    import numpy as np
 
     generator = np.random.default_rng(arguments.seed)
     for number in range(arguments.count):

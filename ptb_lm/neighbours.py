@@ -56,9 +56,10 @@ def _neighbours(arguments: argparse.Namespace) -> int:
         raise UserError("-k needs a WORD")
     if not arguments.picture and (arguments.words or arguments.method):
         raise UserError("--words and --method need --picture")
-    model = loading.load_from_flags(arguments)
+    # What it imports takes longer than --help should.
     from ptb_lm.inference import neighbours
 
+    model = loading.load_from_flags(arguments)
     if arguments.word:
         for word, similarity in model.nearest(arguments.word, arguments.k):
             print(f"{similarity:.6f}\t{streams.escape_for(word)}")
