@@ -74,20 +74,6 @@ def test_it_ends_with_mean_and_standard_deviation(
     assert runs.files(folder) == before
 
 
-def test_side_by_side_is_the_same(both: Path, data: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, *runs.arguments(data, tmp_path / "run", "--seeds", "1", "2", "--jobs", "2")],
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    for seed in (1, 2):
-        mine, other = (runs.result(folder / f"seed-{seed}") for folder in (tmp_path / "run", both))
-        assert mine["test_perplexity"] == other["test_perplexity"]
-        assert f"seed {seed}: test perplexity {mine['test_perplexity']:.2f}" in done.stdout
-    assert f"test perplexity of 2 seeds: {mean_and_deviation(both, 1, 2)}" in done.stdout
-
-
 def test_a_stop_saves_the_one_at_work_and_the_same_command_goes_on(
     both: Path,
     data: Path,
@@ -145,13 +131,22 @@ def test_a_signal_stops_those_side_by_side_and_they_go_on(data: Path, tmp_path: 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("jobs", ["1", "2"])
-def test_every_seed_is_trained_though_nothing_can_be_said(jobs: str, data: Path, tmp_path: Path) -> None:
-    flags = ["--seeds", "1", "2", "--jobs", jobs, "--epochs", "1"]
+def test_every_seed_is_trained_though_nothing_can_be_said(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process; and side by side, by a program that says a line and writes a file."""
+    flags = runs.arguments(data, tmp_path / "run", "--seeds", "1", "2", "--epochs", "1")
+    program = tmp_path / "program.py"
+    program.write_text("import sys; print(open(sys.argv[sys.argv.index('--seed') + 1], 'x'))")
     with Path("/dev/full").open("w") as full, contextlib.redirect_stdout(full):
-        assert train.main(runs.arguments(data, tmp_path / "run", *flags)) == 0
+        assert train.main(flags) == 0
+    monkeypatch.setattr(seeds.cli, "TRAIN", f"python {program}")
+    monkeypatch.chdir(tmp_path)
+    with Path("/dev/full").open("w") as full, contextlib.redirect_stdout(full):
+        assert train.main([*flags, "--epochs", "2", "--jobs", "2"]) == 0
     for seed in (1, 2):
         assert runs.result(tmp_path / "run" / f"seed-{seed}")["epochs"] == 1
+        assert (tmp_path / f"{seed}").exists()
 
 
 def test_two_commands_that_start_together_have_two_folders(
@@ -423,26 +418,35 @@ def test_values_become_the_flags_that_give_them(given: dict[str, object], line: 
     assert {name: parsed[name] for name in given} == given
 
 
-def test_the_others_are_reported_when_one_was_killed(
-    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_side_by_side_is_the_same_though_one_was_killed(
+    both: Path,
+    tmp_path: Path,
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """As the system does when memory runs out. The command that is told goes on with the killed one."""
-    program = tmp_path / "one.py"
-    killed = "import os, signal, sys; from ptb_lm import train\n"
+    program, folder = tmp_path / "one.py", tmp_path / "run"
+    killed = "import os, signal, sys\n"
     killed += "if '2' in sys.argv: os.kill(os.getpid(), signal.SIGKILL)\n"
-    program.write_text(killed + "sys.exit(train.main(sys.argv[1:]))\n")
-    flags = runs.arguments(data, tmp_path / "run", "--seeds", "1", "2", "--jobs", "2", "--epochs", "1")
+    program.write_text(f"{killed}from ptb_lm import train\nsys.exit(train.main(sys.argv[1:]))\n")
     with monkeypatch.context() as patch:
         patch.setattr(seeds.cli, "TRAIN", f"python {program}")
+        # A 2 that is no seed would kill both.
+        flags = [flag for flag in runs.arguments(data, folder, "--seeds", "1", "2", "--jobs", "2")]
+        flags[flags.index("--epochs") + 1] = "02"
         assert train.main(flags) == 1
     out, err = capsys.readouterr()
     killed, again = err.splitlines()
     assert killed == "seed 2: ended by SIGKILL"
     assert "seed 2 failed and is not included below\n" in out
-    assert "test perplexity of 1 seed: " in out
+    value = runs.result(both / "seed-1")["test_perplexity"]
+    assert runs.result(folder / "seed-1")["test_perplexity"] == value
+    assert f"seed 1: test perplexity {value:.2f}" in out
+    assert f"test perplexity of 1 seed: {value:.2f}\n" in out
     called = shlex.split(again.partition("with: ")[2])
     assert train.main(called[3:]) == 0
-    assert "test perplexity of 2 seeds: " in capsys.readouterr().out
+    assert f"test perplexity of 2 seeds: {mean_and_deviation(both, 1, 2)}" in capsys.readouterr().out
 
 
 def test_nothing_is_made_before_the_framework_is_imported(
