@@ -53,13 +53,16 @@ def _curves(results: Path) -> Iterator[Curve]:
     runs = runs[(runs["data"] == PTB) & (runs["overrides"] == "") & runs["has_ended"]]
     for place, preset in enumerate(PRESETS):
         epochs = store.read(results, store.curves(preset))
+        published = run_tables.TUTORIAL_PERPLEXITIES[preset][1]
+        ends: list[tuple[float, float]] = []
         for recipe, line in RECIPES.items():
             own = runs[(runs["preset"] == preset) & (runs["recipe"] == recipe)]
             points = _mean(epochs[epochs["id"].isin(own["id"])])
-            yield _curve(f"{preset}, {recipe} recipe", points, color=f"C{place}", linestyle=line)
-        value = run_tables.TUTORIAL_PERPLEXITIES[preset][1]
-        ends = [(points[0][0], value), (points[-1][0], value)]
-        yield _curve(f"{preset}, published: {value}", ends, color=f"C{place}", linestyle=":")
+            if points:  # or no run has ended yet
+                yield _curve(f"{preset}, {recipe} recipe", points, color=f"C{place}", linestyle=line)
+                ends = [(points[0][0], published), (points[-1][0], published)]
+        if ends:
+            yield _curve(f"{preset}, published: {published}", ends, color=f"C{place}", linestyle=":")
 
 
 def _curve(label: str, points: list[tuple[float, float]], **look: str) -> Curve:
