@@ -314,7 +314,7 @@ signal.pause()
 
 def test_the_launcher_names_a_killed_rank_if_no_other_can(capsys: pytest.CaptureFixture[str]) -> None:
     command = [sys.executable, "-S", "-c", KILLED.replace("CONTINUATION", CONTINUATION)]
-    with pytest.raises(LostRankError, match="^rank 1 of 2 .*does not answer; continue so$"):
+    with pytest.raises(LostRankError, match=r"^rank 1 of 2 .*does not answer; continue so$"):
         launcher.start(command, processes=2, device="cpu")
     assert "rank 1 of 2 was ended by SIGKILL\n" in capsys.readouterr().err
 

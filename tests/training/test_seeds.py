@@ -433,7 +433,7 @@ def test_side_by_side_is_the_same_though_one_was_killed(
     with monkeypatch.context() as patch:
         patch.setattr(seeds.cli, "TRAIN", f"python {program}")
         # A 2 that is no seed would kill both.
-        flags = [flag for flag in runs.arguments(data, folder, "--seeds", "1", "2", "--jobs", "2")]
+        flags = runs.arguments(data, folder, "--seeds", "1", "2", "--jobs", "2")
         flags[flags.index("--epochs") + 1] = "02"
         assert train.main(flags) == 1
     out, err = capsys.readouterr()
