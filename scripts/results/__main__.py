@@ -20,8 +20,8 @@ results/ has each run as far as it came, and the pages have the tables of all ru
 alone waits until the current command ends. `kill -9` leaves results/ as it is. The same command continues
 after both. A race needs a commit without changes (in a copy without .git, PTB_LM_COMMIT=... names the
 commit) and, on a CPU, two cores at most. If a default has changed since a run, the result is refused
-until its folder in checkpoints/ is removed. PYTHON=... names a Python that has torch, pandas and matplotlib; the
-script then installs nothing.
+until its folder in checkpoints/ is removed. PYTHON=... names a Python that has torch, pandas and matplotlib;
+the script then installs nothing.
 
 On a GPU small, medium and large take minutes each. On two CPU cores without bfloat16 small takes half an
 hour to an hour, and so does each step of ablation-small; medium takes three to seven hours, and large
