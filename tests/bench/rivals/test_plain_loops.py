@@ -40,26 +40,37 @@ def build(framework: str, config: Config, precision: str = "fp32") -> tuple[Any,
 
 @every_loop
 @pytest.mark.parametrize(("precision", "rounding"), [("fp32", 1e-5), ("bf16", 1e-2)])
-@pytest.mark.parametrize("bound", [1e9, 0.5], ids=["whole", "clipped"])
-def test_ten_steps_are_the_reference_s(
-    bound: float, precision: str, rounding: float, framework: str, tiny_config: Config
+def test_ten_steps_are_the_reference_s_of_one_program(
+    precision: str, rounding: float, framework: str, tiny_config: Config
 ) -> None:
     """Words repeat within a window: the norm is of each word's sum, as it is of a dense gradient."""
+    bound = 1.35  # some steps are clipped, and others not
     config = tiny_config.replace(max_grad_norm=bound)
     loop, weights = build(framework, config, precision)
     state, expected_state = loop.zero_state(3), reference.zero_state(weights, 3)
-    for x_BT, y_BT in random_windows(config, VOCABULARY, 10, seed=2):
+    clipped = set()
+    for step, (x_BT, y_BT) in enumerate(random_windows(config, VOCABULARY, 10, seed=2)):
+        rate = 0.7 + 0.01 * step
         assert len(np.unique(x_BT)) < x_BT.size
-        state, loss = loop.train_step(x_BT, y_BT, state, learning_rate=0.7)
+        state, loss = loop.train_step(x_BT, y_BT, state, learning_rate=rate)
         expected, gradients, expected_state = reference.loss_and_gradients(
             weights, x_BT, y_BT, expected_state
         )
-        weights, norm = reference.sgd_update(weights, gradients, learning_rate=0.7, max_grad_norm=bound)
+        weights, norm = reference.sgd_update(weights, gradients, learning_rate=rate, max_grad_norm=bound)
+        clipped.add(bool(norm > bound))
         (measured,) = loop.read([loss])
         assert measured.nll / 3 == pytest.approx(expected, rel=rounding)
         assert measured.gradient_norm == pytest.approx(norm, rel=5 * rounding)
+    assert clipped == {True, False}
     for name, array in loop.export_weights().items():
         np.testing.assert_allclose(array, weights[name], rtol=0, atol=2 * rounding, err_msg=name)
+    traced = loop.train_function
+    if framework == "plain-jax":
+        engine, count = "jax.lax.scan on cpu (XLA)", traced._cache_size()
+    else:
+        engine, count = "Keras layers on cpu (graph)", traced.experimental_get_tracing_count()
+    assert (loop.engine, count) == (engine, 1), "a step is traced once"
+    assert {"keras", "jax"} & loop.environment().keys()
 
 
 @installed("tensorflow")
@@ -86,22 +97,6 @@ def test_dropout_is_of_training_alone_with_a_mask_of_its_own_each_time(
 
 
 @every_loop
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_training_step_is_traced_once(framework: str, precision: str, tiny_config: Config) -> None:
-    loop, _ = build(framework, tiny_config, precision)
-    state = loop.zero_state(3)
-    for step, (x_BT, y_BT) in enumerate(random_windows(tiny_config, VOCABULARY, 4, seed=2)):
-        state, _ = loop.train_step(x_BT, y_BT, state, learning_rate=1 / (1 + step))
-    traced = loop.train_function
-    if framework == "plain-jax":
-        engine, count = "jax.lax.scan on cpu (XLA)", traced._cache_size()
-    else:
-        engine, count = "Keras layers on cpu (graph)", traced.experimental_get_tracing_count()
-    assert (loop.engine, count) == (engine, 1)
-    assert {"keras", "jax"} & loop.environment().keys()
-
-
-@every_loop
 @pytest.mark.parametrize(
     ("changes", "flags"),
     [
@@ -122,12 +117,10 @@ def test_a_loop_refuses_the_flags_that_it_lacks(
 
 
 @installed("jax")
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_jax_s_loop_passes_the_gate(precision: str) -> None:
+def test_jax_s_loop_passes_the_gate() -> None:
     """Keras's does in test_check.py."""
-    variant = Variant("plain-jax/scan", "")
-    builder = variant.builder(LANGUAGE_MODELS, device="cpu", precision=precision, seed=1)
-    found = checked_twice(TASK, builder, precision=precision)
+    builder = Variant("plain-jax/scan", "").builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+    found = checked_twice(TASK, builder, precision="fp32")
     assert found.errors["rows"] == found.errors["distinct_rows"] == 20
 
 
