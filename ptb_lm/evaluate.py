@@ -44,7 +44,11 @@ def _parser() -> cli.Parser:
     )
     run_flags.add_column(parser)
     parser.add_argument("--data", help="where the run's data are now (default: where they were in training)")
-    parser.add_argument("--model", choices=frameworks.MODELS, help="score with another LSTM implementation")
+    parser.add_argument(
+        "--model",
+        choices=(frameworks.AUTO, *frameworks.MODELS),
+        help="default: auto, the fastest that was measured in the precision",
+    )
     parser.add_argument(
         "--framework", choices=tuple(frameworks.FRAMEWORKS), help="score with another framework"
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.common import cli, flags
-from ptb_lm.model import frameworks
+from ptb_lm.model import fastest, frameworks
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import MAX_SEED
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
@@ -38,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _train(argv: list[str], command_start: float) -> int:
     arguments = _parser().parse_args(argv)
+    for name in fastest.OPEN:  # auto is what a run takes without the flag; a resumed run keeps its own
+        if getattr(arguments, name) == frameworks.AUTO:
+            setattr(arguments, name, None)
     # These imports take long, so they wait until the flags are known to be right.
     from ptb_lm.training import processes, run_folders
 
@@ -161,14 +164,15 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_speed(group: argparse._ArgumentGroup) -> None:
-    names, models, executions = tuple(FRAMEWORKS), frameworks.MODELS, frameworks.EXECUTIONS
+    names, executions = tuple(FRAMEWORKS), frameworks.EXECUTIONS
+    fastest_or = f"{frameworks.AUTO} (default: the fastest),"
     _add_choice(group, "--framework", names, _one_of(names, "torch"))
     group.add_argument(
         "--model",
-        choices=models,
+        choices=(frameworks.AUTO, *frameworks.MODELS),
         type=_model,
         metavar="NAME",
-        help=f"the implementation: {_one_of(models, 'cudnn')}",
+        help=f"{fastest_or} {_one_of(frameworks.MODELS, '')}",
     )
     _add_choice(group, "--execution", executions, f"{_one_of(executions, '')} (defaults: see --help-models)")
     _add_choice(
@@ -178,12 +182,11 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
         "static (default): a graph of all time steps; loop: of one, repeated",
     )
     _add_choice(group, "--device", frameworks.DEVICES, "auto (default: a GPU if there is one), cpu or cuda")
-    precisions = (frameworks.AUTO, *frameworks.PRECISIONS)
     _add_choice(
         group,
         "--precision",
-        precisions,
-        f"{_one_of(precisions, 'fp32')}; auto: bf16 if the device can",
+        (frameworks.AUTO, *frameworks.PRECISIONS),
+        f"{fastest_or} {_one_of(frameworks.PRECISIONS, '')}",
     )
     group.add_argument(
         "--devices",

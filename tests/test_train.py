@@ -1,5 +1,6 @@
 """The command that trains: what it refuses, and what a failure leaves behind."""
 
+import dataclasses
 import json
 import os
 import re
@@ -14,11 +15,11 @@ import runs
 
 from ptb_lm import train
 from ptb_lm.data.corpus import load_named
-from ptb_lm.model import frameworks
+from ptb_lm.model import fastest, frameworks
 from ptb_lm.model.cells import CELLS
 from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
-from ptb_lm.torch_backend import cpu
+from ptb_lm.torch_backend import runtime
 from ptb_lm.training import display, run_flags, tensors
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.trainer import Trainer
@@ -776,7 +777,8 @@ def test_stdout_tells_what_the_files_hold(
     assert err == ""  # no progress bar: this is not a terminal
     result = runs.result(run)
     # What would be faster depends on the machine.
-    lines = [line for line in out.splitlines() if not line.startswith("hint: ")]
+    first, *lines = [line for line in out.splitlines() if not line.startswith("hint: ")]
+    assert first.startswith("cudnn in fp32: ")
     assert (
         f"config small, recipe tutorial: {result['parameters']:,} parameters, {result['engine']}" in lines[1]
     )
@@ -794,7 +796,7 @@ def test_a_run_says_what_is_faster_here_and_what_a_resumed_one_changes(
     runs.train_run(data, run, "--precision", "fp16", "--model", "block_fused", "--epochs", "1")
     out = capsys.readouterr().out
     assert "; precision fp16\n" in out
-    assert "hint: training in fp16" in out
+    assert "hint: fp16 is slow" in out
     assert "hint: 1 threads are many\n" in out
     corpus = load_named(str(data))
     state = RunDirectory(run).read_state(corpus)
@@ -804,12 +806,38 @@ def test_a_run_says_what_is_faster_here_and_what_a_resumed_one_changes(
     assert "threads 7 before, 1 now" in capsys.readouterr().out
 
 
-def test_auto_precision_is_resolved_in_the_configuration(data: Path, tmp_path: Path) -> None:
+def choice_of(run: Path) -> tuple[str, str]:
+    config = json.loads((run / "config.json").read_text())
+    return config["model"], config["precision"]
+
+
+def test_a_run_takes_the_fastest_says_so_and_keeps_it(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On another machine, too."""
+    run, features = tmp_path / "new", {fastest.KERNELS, fastest.BFLOAT16}
+    machine = fastest.Machine(device="cpu", name="a CPU here", features=frozenset(features))
+    monkeypatch.setattr(runtime, "examine", lambda device: machine)
+    runs.train_run(data, run, "--hidden-size", "200", "--num-layers", "1", "--epochs", "1")
+    assert choice_of(run) == ("block_fused", "bf16")
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert re.match(r"block_fused in bf16: .* on a CPU here \(.*\); --model cudnn --precision fp32 ", first)
+    assert "hint" not in "".join(lines)
+    monkeypatch.setattr(runtime, "examine", lambda device: dataclasses.replace(machine, features=frozenset()))
+    assert train.main(["--resume", str(run), "--epochs", "2", "--model", "auto"]) == 0
+    assert choice_of(run) == ("block_fused", "bf16")
+    assert "precision bf16" in capsys.readouterr().out
+    assert runs.refusal(capsys, train, "--resume", run, "--epochs", "3", "--precision", "fp32")
+
+
+def test_what_is_named_is_what_trains(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "new"
-    runs.train_run(data, run, "--precision", "auto", "--epochs", "1")
-    expected = "bf16" if cpu.has_bfloat16_products() else "fp32"
-    assert json.loads((run / "config.json").read_text())["precision"] == expected
-    assert train.main(["--resume", str(run), "--epochs", "2", "--precision", "auto"]) == 0
+    runs.train_run(data, run, "--model", "block", "--precision", "fp32", "--epochs", "1")
+    assert choice_of(run) == ("block", "fp32")
+    assert capsys.readouterr().out.startswith("data ")
+    other = tmp_path / "other"
+    runs.train_run(data, other, "--init-from", str(run), "--epochs", "1", "--cell", "lstm")
+    assert choice_of(other) == ("cudnn", "fp32"), "a new run chooses anew"
 
 
 def test_stdout_tells_of_the_last_epoch_where_it_is_not_the_best(

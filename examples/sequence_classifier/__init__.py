@@ -116,7 +116,6 @@ CLASSIFIERS: dict[str, Framework] = {
         executions=("eager", "compile", "jit"),
         precisions=("fp32", "fp64"),
         needs_cuda=(),
-        auto_precision="",
     ),
     "tensorflow": dataclasses.replace(
         FRAMEWORKS["tensorflow"], build="sequence_classifier.on_tensorflow:build"

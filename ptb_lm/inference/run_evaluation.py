@@ -16,10 +16,11 @@ from ptb_lm.data import corpus, text_file
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.text import Ids, encode
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
+from ptb_lm.inference import loading
 from ptb_lm.inference.adaptation import AdaptationRequest
 from ptb_lm.inference.reader import score_in_pieces
 from ptb_lm.inference.scoring import format_perplexity, perplexity
-from ptb_lm.model import backend
+from ptb_lm.model import backend, fastest
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -61,8 +62,7 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
             command=command,
         )
         return
-    choice = _choose(arguments, run.choice)
-    choice.check_cell(run.hyperparameters.cell, has_weights=True)
+    choice = _choose(arguments, run)
     model = backend.build(run.hyperparameters, weights, choice)
     notes, unknown = list[str](), 0
     if text.is_unknown is None:
@@ -168,23 +168,23 @@ def _count_unknown(words: int) -> str:
     return f"; {words:,} of its words {verb} not in the vocabulary, and read as {UNK}"
 
 
-def _choose(arguments: argparse.Namespace, default: Choice) -> Choice:
-    """Return the choices for scoring: those of training, changed by the flags, with the default execution.
+def _choose(arguments: argparse.Namespace, run: RunConfig) -> Choice:
+    """Return the choices for scoring: the flags', the precision of the training, and the fastest model.
 
     The weights are always stored in float32. So they can be scored in fp32 if this machine does not have
     the run's precision.
     """
     choose = functools.partial(
-        Choice.create,
-        framework=arguments.framework or default.framework,
-        model=arguments.model or default.model,
+        loading.choose,
+        run,
+        framework=arguments.framework,
+        model=arguments.model,
         execution=arguments.execution,
-        device=arguments.device or default.device,
-        seed=default.seed,
+        device=arguments.device,
     )
     if arguments.precision:
         return choose(precision=arguments.precision)
-    in_float32 = choose(precision="fp32")
-    if not in_float32.can_have(default.precision):
+    in_float32 = choose(precision=fastest.SAFE_PRECISION)
+    if not in_float32.can_have(run.choice.precision):
         return in_float32
-    return dataclasses.replace(in_float32, precision=default.precision)
+    return choose(precision=run.choice.precision)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import cells
-from ptb_lm.model.frameworks import AUTO, DEVICES, FRAMEWORKS, Framework
+from ptb_lm.model.frameworks import DEVICES, FRAMEWORKS, Framework
 
 MAX_SEED = 2**63 - 1  # of a framework's random generator
 
@@ -81,17 +81,13 @@ class Choice:
             execution: A name in the row; None: the first.
             unroll: A name in the row; None: the first.
             device: "cpu", "cuda", or "auto".
-            precision: A name in the row, or "auto": the fastest one that the device computes in by itself.
-                "auto" imports the framework.
+            precision: A name in the row.
             seed: The seed of the initial weights and of dropout.
 
         Raises:
-            UserError: As for the class; or "auto" asks a framework that is not installed.
+            UserError: As for the class.
         """
         row = _row(registry, framework)
-        if precision == AUTO:
-            fastest = row.auto_precision
-            precision = _import_function(fastest, framework, row)(device) if fastest else "fp32"
         return cls(
             framework=framework,
             model=model,

@@ -19,7 +19,7 @@ class Framework:
     refusals: Mapping[tuple[str, str], str]  # (model, one of the above) -> why they cannot be combined
     needs_cuda: tuple[str, ...] = ()  # of the above, what a CPU cannot do
     uses_cuda: str = ""  # "module:function" of a device's name: whether it is a CUDA device here
-    auto_precision: str = ""  # "module:function" of a device's name; "": auto is fp32
+    examine: str = ""  # "module:function" of a device's name: its Machine (fastest.py); "": nobody can tell
     join: str = ""  # "module:function" that joins other processes and returns their Ranks; "": cannot
     start: str = ""  # "module:function" that starts several processes on this machine
     trains_on_devices: bool = False  # whether one process trains on several devices
@@ -68,12 +68,13 @@ FRAMEWORKS: dict[str, Framework] = {
         },
         needs_cuda=("graph", "tf32"),
         uses_cuda="ptb_lm.torch_backend.gpu:is_selected",
-        auto_precision="ptb_lm.torch_backend.runtime:auto_precision",
+        examine="ptb_lm.torch_backend.runtime:examine",
         join="ptb_lm.torch_backend.ranks:join",
         start="ptb_lm.torch_backend.launcher:start",
     ),
     "tensorflow": Framework(
         build="ptb_lm.tf_backend.backend:build",
+        examine="ptb_lm.tf_backend.runtime:examine",
         join="ptb_lm.tf_backend.ranks:join",
         trains_on_devices=True,
         models={
@@ -108,4 +109,4 @@ UNROLLS = _every(row.unrolls for row in FRAMEWORKS.values())
 PRECISIONS = _every(row.precisions for row in FRAMEWORKS.values())
 DEVICES = ("auto", "cpu", "cuda")
 REDUCE_PRECISIONS = ("fp32", "bf16")  # of gradients between several processes; the first is the default
-AUTO = "auto"  # as a precision: the fastest of the device
+AUTO = "auto"  # as a model or a precision: the fastest that was measured (fastest.py)

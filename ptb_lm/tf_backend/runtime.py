@@ -13,6 +13,7 @@ from ptb_lm.common import host, nvidia
 from ptb_lm.common.errors import OutOfMemoryError, UserError
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.choice import Choice
+from ptb_lm.model.fastest import Machine
 
 DTYPES = {"fp32": tf.float32, "fp64": tf.float64}
 
@@ -88,6 +89,19 @@ def choose_device(choice: Choice) -> Device:
     # fp32 means IEEE float32; TensorFlow's default would let a GPU round to TF32.
     tf.config.experimental.enable_tensor_float_32_execution(False)
     return Device(gpu)
+
+
+def examine(device: str) -> Machine:
+    """Return what the choice of a model and a precision depends on.
+
+    Args:
+        device: "auto", "cpu" or "cuda".
+    """
+    gpus = [] if device == "cpu" else tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return Machine(device="cpu", name="a CPU")
+    details = tf.config.experimental.get_device_details(gpus[0])
+    return Machine(device="cuda", name=f"the GPU {details.get('device_name', gpus[0].name)}")
 
 
 @contextlib.contextmanager

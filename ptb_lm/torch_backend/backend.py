@@ -112,7 +112,7 @@ class TorchBackend(Backend):
     @property
     @override
     def hints(self) -> list[str]:
-        return self.runtime.hints(self.config.layer_sizes)
+        return self.runtime.hints
 
     @override
     def device_memory(self) -> int | None:

@@ -244,10 +244,10 @@ def has_onednn(dtype: torch.dtype) -> bool:
 
 
 @functools.cache
-def has_bfloat16_products() -> bool:
-    """Return whether the processor has instructions for bfloat16 products: AVX512_BF16, or AMX."""
-    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, name, lambda: False)() for name in checks)
+def bfloat16_products() -> str:
+    """Return the name of the processor's instructions for bfloat16 products; "" if it has none."""
+    checks = {"_is_amx_tile_supported": "AMX", "_is_avx512_bf16_supported": "AVX512_BF16"}
+    return next((name for check, name in checks.items() if getattr(torch.cpu, check, lambda: False)()), "")
 
 
 def has_bfloat16_lstm() -> bool:

@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, cast
@@ -16,8 +16,9 @@ from typing import Any, cast
 import torch
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.model import cells
+from ptb_lm.model import cells, fastest
 from ptb_lm.model.choice import Choice
+from ptb_lm.model.fastest import Machine
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.ranks import Ranks
 from ptb_lm.torch_backend import cpu, gpu
@@ -26,8 +27,6 @@ from ptb_lm.torch_backend.precision import PRECISIONS, gpu_settings
 from ptb_lm.torch_backend.settings import flush_denormals, hold_settings
 
 BFLOAT16_LSTM = 91300  # the first version of cuDNN that takes one
-# The units of --config small, the narrowest that were measured on a CPU (results/bench/precisions-xeon-cpu).
-BFLOAT16_UNITS = 200
 
 
 class Runtime:
@@ -91,48 +90,21 @@ class Runtime:
     def _has_recurrence_kernels(self) -> bool:
         return cpu.find_recurrence_kernels(torch.empty(0, dtype=self.dtype, device=self.device)) is not None
 
-    def hints(self, hidden_sizes: Sequence[int]) -> list[str]:
-        """Return advice for the user, one sentence each: what would be faster on this machine.
-
-        Args:
-            hidden_sizes: H of each layer.
-        """
+    @property
+    def hints(self) -> list[str]:
+        """Sentences for the user: why this precision or model is slow here, or that kernels are missing."""
         if self.device.type == "cuda":
-            return self._gpu_hints()
+            unfit = self.model == "persistent" and self.dtype != torch.float16
+            return ["--model persistent is for --precision fp16: in others it is slower than cudnn"] * unfit
         hints = []
-        best = auto_precision("cpu")
         if self.dtype == torch.float16:
-            hints.append(f"training in fp16 is slow on a CPU: --precision {best} is faster")
-        if self.dtype == torch.bfloat16 and best != "bf16":
-            hints.append("this CPU does not multiply in bfloat16 itself: --precision fp32 is faster")
-        if self.dtype == torch.float32 and best == "bf16" and max(hidden_sizes) >= BFLOAT16_UNITS:
-            hints.append("this CPU multiplies in bfloat16: --precision bf16 is faster")
+            hints.append("fp16 is slow on a CPU")
+        if self.dtype == torch.bfloat16 and not cpu.bfloat16_products():
+            hints.append("bf16 is slow on this CPU, which does not multiply in bfloat16 itself")
         if self.model == "persistent":
-            hints.append("--model persistent is for a GPU in fp16: here --model block_fused is faster")
-        elif self.cell == cells.LSTM and self._is_slower_than_block_fused():
-            hints.append(f"on this CPU --model block_fused is faster than {self.model}")
+            hints.append("--model persistent is for a GPU in fp16, and slow here")
         if trouble := cpu.facts().get("no_kernels"):
             hints.append(f"training is slower than it could be, without compiled kernels: {trouble}")
-        return hints
-
-    def _is_slower_than_block_fused(self) -> bool:
-        """Return whether block_fused was measured to be faster on such a processor, in this precision.
-
-        In float32 it and cudnn are as fast as each other (docs/performance.md).
-        """
-        fastest = ("block_fused", "cudnn") if self.dtype == torch.float32 else ("block_fused",)
-        if self.model in fastest or "AVX512" not in torch.backends.cpu.get_cpu_capability():
-            return False
-        return self._has_recurrence_kernels()
-
-    def _gpu_hints(self) -> list[str]:
-        hints = []
-        ampere = torch.cuda.get_device_capability(self.device) >= (8, 0)
-        if self.dtype == torch.float32 and ampere:
-            best = "--model persistent --precision fp16" if self.cell == cells.LSTM else "--precision bf16"
-            hints.append(f"this GPU multiplies in half precision: {best} is faster")
-        if self.model == "persistent" and self.dtype != torch.float16:
-            hints.append("--model persistent is for --precision fp16: here --model cudnn is faster")
         return hints
 
     def wait(self) -> None:
@@ -229,12 +201,29 @@ def _run_profiled_steps(scripted: Layer, layer: Layer, batch_size: int, steps: i
         scripted(x_TBI, state)
 
 
-def auto_precision(device: str) -> str:
-    """Return the meaning of --precision auto: "bf16" where the device multiplies in bfloat16, else "fp32".
+def examine(device: str) -> Machine:
+    """Return what the choice of a model and a precision depends on. On a CPU this compiles the kernels.
 
     Args:
         device: "auto", "cpu" or "cuda".
     """
     if device != "cpu" and gpu.is_usable():
-        return "bf16" if torch.cuda.get_device_capability() >= (8, 0) else "fp32"
-    return "bf16" if cpu.has_bfloat16_products() else "fp32"
+        is_hopper = torch.cuda.get_device_capability() == (9, 0)
+        return Machine(
+            device="cuda",
+            name=f"the GPU {torch.cuda.get_device_name()}",
+            features=frozenset({fastest.HOPPER} if is_hopper else ()),
+        )
+    features, types = set[str](), [torch.float32]
+    if products := cpu.bfloat16_products():
+        features.add(fastest.BFLOAT16)
+        types.append(torch.bfloat16)
+    has_kernels = all(cpu.find_recurrence_kernels(torch.empty(0, dtype=dtype)) for dtype in types)
+    if has_kernels:
+        features.add(fastest.KERNELS)
+    return Machine(
+        device="cpu",
+        name=f"a CPU with{'' if products else 'out'} {products or 'products in bfloat16'}"
+        f"{'' if has_kernels else ', without compiled kernels'}",
+        features=frozenset(features),
+    )

@@ -12,9 +12,9 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.preparation import BUILT_IN, Preparation, flag_list, from_flags, is_path
 from ptb_lm.data.vocabulary import Vocabulary
-from ptb_lm.model import parameters
+from ptb_lm.model import fastest, parameters
 from ptb_lm.model.backend import Arrays
-from ptb_lm.model.choice import CHOICE_NAMES, Choice
+from ptb_lm.model.choice import CHOICE_NAMES
 from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.training import run_data, run_folders, tensors
 from ptb_lm.training.run_config import InitFrom, RunConfig
@@ -83,15 +83,15 @@ class Start:
                     f"{flag_list([name])} {value} contradicts the run {self.directory.path}, which has "
                     f"{run_settings[name]}"
                 )
-        choice: dict[str, Any] = {"framework": self.run.choice.framework, "model": self.run.choice.model}
-        choice |= {name: given[name] for name in CHOICE_NAMES if name in given}
+        choices = {"framework": self.run.choice.framework}
+        choices |= {name: given[name] for name in CHOICE_NAMES if name in given}
         given = {**self._own_text(), **given} if "data" not in given else given
         data = given["data"]
         return RunConfig(
             config=self.run.config,
             recipe=self.run.recipe,
             data=data,
-            choice=Choice.create(**choice),
+            choice=fastest.choose_safe(choices, cell=before.cell),
             hyperparameters=before.replace(
                 **{"learning_rate": before.learning_rate * INIT_FROM_RATE, **changes}
             ),

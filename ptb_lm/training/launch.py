@@ -27,7 +27,13 @@ from ptb_lm.training.display import LOG_SECONDS
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
-from ptb_lm.training.run_flags import NEW_RUN_FLAGS, new_config, resumed_config, with_global_batch
+from ptb_lm.training.run_flags import (
+    NEW_RUN_FLAGS,
+    new_config,
+    resumed_config,
+    with_fastest,
+    with_global_batch,
+)
 from ptb_lm.training.run_folders import SharedRunDirectory
 from ptb_lm.training.trainer import Trainer
 
@@ -48,6 +54,7 @@ class TrainRequest:
         found: Configuration in the folder of a run that is resumed; None: the run is new.
         vocabulary: Words of the run, if an earlier run has them.
         start: Run whose weights it begins with.
+        reason: Sentence that says why a new run takes its model and its precision; "" if flags say so.
     """
 
     command: str
@@ -58,6 +65,7 @@ class TrainRequest:
     found: RunConfig | None = None
     vocabulary: Vocabulary | None = None
     start: Start | None = None
+    reason: str = ""
 
 
 def train(
@@ -118,10 +126,12 @@ def parse_request(given: dict[str, Any], command: str, ranks: Ranks) -> TrainReq
         )
     start = ranks.run_on_first(lambda: Start.read(given["init_from"])) if "init_from" in given else None
     config = start.config(given) if start else new_config(given)
-    path = given.get("run_dir") or ranks.run_on_first(lambda: run_folders.default_path(config))
     if "run_dir" in given:
-        overwrite, source = bool(given.get("overwrite")), start.directory.path if start else None
+        path, overwrite = given["run_dir"], bool(given.get("overwrite"))
+        source = start.directory.path if start else None
         ranks.run_on_first(lambda: run_folders.refuse_existing(path, overwrite=overwrite, init_from=source))
+    config, reason = with_fastest(config, given, ranks)
+    path = given.get("run_dir") or ranks.run_on_first(lambda: run_folders.default_path(config))
     return TrainRequest(
         command=command,
         given=given,
@@ -130,6 +140,7 @@ def parse_request(given: dict[str, Any], command: str, ranks: Ranks) -> TrainReq
         ranks=ranks,
         vocabulary=start.vocabulary if start else None,
         start=start,
+        reason=reason,
     )
 
 
@@ -208,6 +219,8 @@ def run(
             directory.write_config(config)
         if request.start and "data" not in given:
             cli.remark(f"without --data, the text is that of {request.start.directory.path}")
+        if request.reason:
+            cli.remark(request.reason)
         display.announce(config, corpus, model, directory.path, environment=trainer.environment, load=load)
         if request.found is not None:
             display.tell_resumed(trainer.progress, config.hyperparameters)

@@ -5,6 +5,7 @@ No flag has a default here, so that a resumed run knows which were given. This m
 
 import argparse
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from ptb_lm.data.preparation import (
     effective_settings,
     from_flags,
 )
-from ptb_lm.model import frameworks
-from ptb_lm.model.choice import CHOICE_NAMES, Choice
+from ptb_lm.model import fastest
+from ptb_lm.model.choice import CHOICE_NAMES
 from ptb_lm.model.config import HYPERPARAMETERS, RECIPES
 from ptb_lm.model.hyperparameter import flag_name
+from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.training.run_config import PLACES, RESUMABLE, RESUMABLE_HYPERPARAMETERS, RunConfig
 
 CHANGEABLE = (*PLACES, "devices", *RESUMABLE_HYPERPARAMETERS)  # flags that --resume allows to differ
@@ -30,20 +32,45 @@ INIT_FROM_RATE = 0.5  # share of the other run's learning rate that a run with -
 
 
 def new_config(given: dict[str, Any]) -> RunConfig:
-    """Return the configuration of a new run from the flags that were given, by name."""
+    """Return the configuration of a new run from the flags that were given, by name.
+
+    Of a model and a precision that no flag names it has safe ones; `with_fastest` replaces them.
+    """
     data = given.get("data", "ptb")
     preset = given.get("config", "demo" if data == "synthetic" else "small")
     recipe = given.get("recipe", "default")
     changes = {each.name: given[each.name] for each in HYPERPARAMETERS if each.name in given}
+    hyperparameters = RECIPES[recipe][preset].replace(**changes)
+    choices = {name: given[name] for name in CHOICE_NAMES if name in given}
     return RunConfig(
         config=preset,
         recipe=recipe,
         data=data,
-        choice=Choice.create(**{name: given[name] for name in CHOICE_NAMES if name in given}),
-        hyperparameters=RECIPES[recipe][preset].replace(**changes),
+        choice=fastest.choose_safe(choices, cell=hyperparameters.cell),
+        hyperparameters=hyperparameters,
         preparation=from_flags(given, data, is_file=Path(data).is_file()),
         text_column=given.get("text_column"),
     )
+
+
+def with_fastest(
+    config: RunConfig, given: Mapping[str, Any], ranks: Ranks = SINGLE_PROCESS
+) -> tuple[RunConfig, str]:
+    """Return a new run's configuration with the fastest model and precision, and a sentence that says why.
+
+    What a flag names stays; the sentence is empty if both are named. This imports the framework.
+
+    Args:
+        config: Configuration by `new_config`, or by Start.config.
+        given: Flags by name.
+        ranks: Processes that train the run together.
+
+    Raises:
+        UserError: The framework is not installed.
+    """
+    fixed = [name for name in fastest.OPEN if name in given]
+    taken = fastest.choose(config.choice, config.hyperparameters, fixed=fixed, ranks=ranks)
+    return dataclasses.replace(config, choice=taken.choice), taken.reason
 
 
 def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
@@ -66,8 +93,7 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
                 f"{flag_name(name)} would change the text of the run; a resumed run cannot do that"
             )
     for name in given:
-        may_change = name in RESUMABLE or (name, given[name]) == ("precision", frameworks.AUTO)
-        if name in before and not may_change and given[name] != before[name]:
+        if name in before and name not in RESUMABLE and given[name] != before[name]:
             raise UserError(
                 f"{flag_name(name)} {given[name]} differs from the run's {before[name]}; a resumed run can "
                 f"change {', '.join(map(flag_name, CHANGEABLE))} and nothing else"

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ptb_lm.common import cli
@@ -10,7 +10,9 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import PENN_TREEBANK_SHA256, Corpus
 from ptb_lm.data.preparation import PTB, effective_settings
 from ptb_lm.model import parameters
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import HYPERPARAMETERS
+from ptb_lm.model.fastest import OPEN
 from ptb_lm.model.hyperparameter import flag_name
 from ptb_lm.training import processes, run_data, run_folders
 from ptb_lm.training.fine_tuning import Start
@@ -19,6 +21,26 @@ from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import NEW_RUN_FLAGS
 
 _HYPERPARAMETER_NAMES = {each.name for each in HYPERPARAMETERS}
+
+
+def with_earlier_choice(given: dict[str, Any], seeds: Sequence[int], choice: Choice) -> dict[str, Any]:
+    """Return the flags with the model and the precision of a seed that was begun, where no flag names them.
+
+    All seeds are then computed alike, on whatever machine they continue.
+
+    Args:
+        given: Flags by name.
+        seeds: Seeds of the runs.
+        choice: Choices of the flags.
+    """
+    if "run_dir" not in given or given.get("overwrite"):
+        return given
+    for directory in (RunDirectory(given["run_dir"] / f"seed-{seed}") for seed in seeds):
+        if _has_trained(directory):
+            earlier = directory.read_config().choice
+            if earlier.framework == choice.framework:
+                return {**{name: getattr(earlier, name) for name in OPEN}, **given}
+    return given
 
 
 def remaining_commands(

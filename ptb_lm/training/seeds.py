@@ -21,7 +21,7 @@ from ptb_lm.training import run_data, run_folders, seed_runs
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
-from ptb_lm.training.run_flags import new_config, with_global_batch
+from ptb_lm.training.run_flags import new_config, with_fastest, with_global_batch
 
 WATCH_SECONDS = 0.2  # how often a stop is looked for while no run prints anything
 EXIT_DIVERGED = cli.EXIT_FAILED
@@ -47,7 +47,10 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
     given = with_global_batch(given, given.get("devices", 1))
     start = Start.read(arguments.init_from) if "init_from" in given else None
     make_config = start.config if start else new_config
-    configs = {seed: make_config({**given, "seed": seed}) for seed in seeds}  # refuses what is impossible
+    given = seed_runs.with_earlier_choice(given, seeds, make_config({**given, "seed": seeds[0]}).choice)
+    configs = {
+        seed: with_fastest(make_config({**given, "seed": seed}), given)[0] for seed in seeds
+    }  # refuses what is impossible
     extend = bool(given.get(EXTEND))
     if start and len(seeds) > 1 and not _is_random(configs[seeds[0]], start, extend=extend):
         raise UserError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.data.preparation import PTB, Preparation, is_path
-from ptb_lm.model import frameworks
+from ptb_lm.model import fastest, frameworks
 from ptb_lm.model.choice import CHOICE_NAMES
 from ptb_lm.model.config import HYPERPARAMETERS, RECIPES, Config
 from ptb_lm.model.hyperparameter import flag_name
@@ -83,6 +83,7 @@ def differences_today(run: RunConfig, flags: str) -> list[str]:
         parser.add_argument(each.flag, **each.argument)
     parsed, _ = parser.parse_known_args(shlex.split(flags))
     given = {name: value for name, value in vars(parsed).items() if value is not None}
-    if given.get("precision") == frameworks.AUTO:
-        given["precision"] = run.choice.precision  # it was chosen when the run began
+    for name in fastest.OPEN:
+        if given.get(name, frameworks.AUTO) == frameworks.AUTO:
+            given[name] = getattr(run.choice, name)  # it was chosen when the run began
     return run.differences(new_config(given), ignore=PLACES)

@@ -74,7 +74,7 @@ def _flags(run: pd.Series) -> str:
     chosen = {
         "recipe": ("default" if run["one_recipe"] else run["recipe"], "default"),
         "framework": (run["framework"], "torch"),
-        "precision": (run["precision"], "fp32"),
+        "precision": (run["precision"], ""),  # by default the fastest of the machine
     }
     parts = [f"--model {run['model']} --config {run['preset']}"]
     parts += [f"--{name} {value}" for name, (value, usual) in chosen.items() if value != usual]

@@ -59,12 +59,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path) -> Path:
-    return runs.write_run(folder / "run", WORDS, model="block_fused")
+    return runs.write_run(folder / "run", WORDS)
 
 
 @pytest.fixture
 def model(run: Path) -> LanguageModel:
-    return ptb_lm.load(run)
+    return ptb_lm.load(run, model="block_fused")
 
 
 class Expected:
@@ -122,7 +122,7 @@ def test_every_number_is_the_reference_s(
     run = runs.write_run(
         folder / request.node.callspec.id, WORDS, framework=framework, model=implementation, **changes
     )
-    model, expected = ptb_lm.load(run), Expected(run)
+    model, expected = ptb_lm.load(run, model=implementation), Expected(run)
     check(model.score(SENTENCES), [expected.score(sentence) for sentence in SENTENCES])
     check(model.score(SENTENCES, carry_state=True), expected.stream(SENTENCES))
     for prefix in ("", "c", "d zebra e"):
@@ -179,7 +179,7 @@ def test_memory_is_bounded_and_changes_nothing(
     logits: int, carry_state: bool, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "MAX_LOGITS", logits)
-    model, expected = ptb_lm.load(run), Expected(run)
+    model, expected = ptb_lm.load(run, model="block_fused"), Expected(run)
     sizes = []
     ask, read = model.backend.log_probabilities, model.backend.next_words
     monkeypatch.setattr(

@@ -91,7 +91,7 @@ def load(tmp_path: Path) -> Callable[..., LanguageModel]:
         weights["lstm.0.kernel"] *= factor
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         run = runs.write_run(folder, WORDS, weights=weights, hidden_size=CONFIG.hidden_size, **given)
-        return ptb_lm.load(run, precision=precision)
+        return ptb_lm.load(run, precision=precision, model=given.get("model"))
 
     return load
 

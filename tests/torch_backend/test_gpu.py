@@ -18,7 +18,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import gpu
 from ptb_lm.torch_backend.lstm import BasicLayer
-from ptb_lm.torch_backend.runtime import apply_execution, auto_precision
+from ptb_lm.torch_backend.runtime import apply_execution, examine
 
 DRIVER = (
     "CUDA initialization: The NVIDIA driver on your system is too old (found version 12020). Please update "
@@ -145,7 +145,7 @@ def test_an_unusable_gpu_is_an_error_with_cuda_and_a_warning_with_auto(
     assert capsys.readouterr().err == ""
     for _ in range(2):  # said once
         assert build("auto").device.type == "cpu"
-    assert auto_precision("auto") == auto_precision("cpu")
+    assert examine("auto") == examine("cpu")
     warning = capsys.readouterr().err
     assert warning.startswith("warning: ")
     assert warning.endswith(f": {problem}\n")

@@ -157,7 +157,7 @@ def test_of_any_cell_in_either_framework(
     assert runs.result(tuned)["test_perplexity"] == pytest.approx(
         runs.result(old)["test_perplexity"], rel=1e-5
     )
-    assert RunDirectory(tuned).read_config().choice.model == "basic"
+    assert RunDirectory(tuned).read_config().choice.framework == framework
 
 
 def test_it_is_resumed_to_the_same_end(texts: Path, run: Path, whole: Path, tmp_path: Path) -> None:

@@ -322,7 +322,7 @@ def test_runs_that_are_overwritten_are_cleared_before_the_first_trains(
     [
         (("--data", "/missing"), "--data /missing"),
         (("--num-steps", "10000"), "the train split"),
-        (("--cell", "layer_norm_lstm"), "torch cudnn"),
+        (("--cell", "layer_norm_lstm", "--model", "cudnn"), "torch cudnn"),
         (("--devices", "3"), "--batch-size 4 "),
         (("--execution", "graph"), "--execution graph"),
         (("--precision", "tf32"), "--precision tf32"),
