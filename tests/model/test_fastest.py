@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ptb_lm.bench.findings import Group, Result, speed_ratio
 from support import ROOT
 from typing_extensions import override
 
 from ptb_lm.bench import summary
+from ptb_lm.bench.summary import Group, Result, speed_ratio
 from ptb_lm.bench.variants import declared_precision, original
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import fastest
