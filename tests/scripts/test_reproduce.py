@@ -112,7 +112,17 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run that small is."""
     folder = tmp_path_factory.mktemp("ended")
     where = ["--data", str(runs.write_corpus(folder / "text")), "--device", "cpu"]
-    flags = ["--model", "cudnn", "--config", "small", "--hidden-size", str(UNITS), *where]
+    flags = [
+        "--model",
+        "cudnn",
+        "--config",
+        "small",
+        "--precision",
+        "fp32",
+        "--hidden-size",
+        str(UNITS),
+        *where,
+    ]
     assert train.main([*flags, "--run-dir", str(folder / NAME)]) == 0
     return folder / NAME
 
