@@ -6,15 +6,16 @@ the end of a run the terminal shows the same, with bars of characters, and then 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats, result_table
 from ptb_lm.bench.reporting.formats import NOTHING, join_names, rate, significant, wrap
 from ptb_lm.bench.reporting.page import CaptionedTable, write_items
 from ptb_lm.bench.reporting.plots import Bar, SpeedPlot
 from ptb_lm.bench.rows import MEASURED
-from ptb_lm.bench.summary import Group, Result, Summary, distinct, speed_ratio
+from ptb_lm.bench.summary import Group, Summary, distinct, speed_ratio
 from ptb_lm.bench.variants import TITLES, original, program
 from ptb_lm.common.tables import Column, Table
 from ptb_lm.model.frameworks import MODELS
@@ -34,15 +35,18 @@ def choose_groups(groups: Sequence[Group]) -> list[Group]:
     return list(chosen.values())
 
 
-def speeds(groups: Sequence[Group]) -> dict[CellType, list[Result | None]]:
-    """Return the fastest result of each cell type by group, by cell type in the order of the models."""
+def speeds(groups: Sequence[Group]) -> dict[str, dict[CellType, LogMean | None]]:
+    """Return the speeds of the fastest of each cell type, by workload and by cell type.
+
+    All workloads have all cell types, in the order of the models; None stands where one was not measured.
+    """
     several = len({precision for group in groups for precision in group.precisions}) > 1
-    found: dict[tuple[str, str, str], list[Result | None]] = {}
+    found: dict[tuple[str, str, str], dict[int, LogMean | None]] = {}
     for place, group in enumerate(groups):
         for result in reversed(group.candidates):  # the fastest comes last, and stays
             framework, model = program(result.variant)
             precision = f", {formats.precision(result.blocks[0].work.precision)}" if several else ""
-            found.setdefault((model, framework, precision), [None] * len(groups))[place] = result
+            found.setdefault((model, framework, precision), {})[place] = result.mean_rate
     models = formats.in_order({model for model, _, _ in found}, MODELS)
     frameworks = formats.in_order({framework for _, framework, _ in found}, TITLES)
 
@@ -51,12 +55,17 @@ def speeds(groups: Sequence[Group]) -> dict[CellType, list[Result | None]]:
         return models.index(model), frameworks.index(framework), precision
 
     return {
-        (model, f"{TITLES.get(framework, framework)}{precision}"): found[model, framework, precision]
-        for model, framework, precision in sorted(found, key=order)
+        _heading(group, groups): {
+            (model, f"{TITLES.get(framework, framework)}{precision}"): found[model, framework, precision].get(
+                place
+            )
+            for model, framework, precision in sorted(found, key=order)
+        }
+        for place, group in enumerate(groups)
     }
 
 
-def heading(group: Group, groups: Sequence[Group]) -> str:
+def _heading(group: Group, groups: Sequence[Group]) -> str:
     """Return the heading of a group's speeds; the suite is part of it where there are several."""
     suite = f"{group.suite}: " if len({each.suite for each in groups}) > 1 else ""
     kind = "" if group.pass_name == "train" else f", {group.pass_name}"
@@ -67,36 +76,33 @@ def heading(group: Group, groups: Sequence[Group]) -> str:
 def table(groups: Sequence[Group]) -> Iterator[CaptionedTable]:
     """Yield the table of speeds, if there are any: a row a cell type and framework, a column a workload."""
     chosen = choose_groups(groups)
-    found = speeds(chosen)
+    panels = speeds(chosen)
     columns = [
         Column("cell type", numeric=False),
         Column("framework", numeric=False),
-        *(Column(f"{heading(group, chosen)} (95 % interval)") for group in chosen),
+        *(Column(f"{heading} (95 % interval)") for heading in panels),
     ]
-    rows = [[*key, *(_speed(result) for result in results)] for key, results in found.items()]
-    shown = sum(result is not None for results in found.values() for result in results)
+    rows = [
+        [*key, *(rate(mean) if (mean := panel[key]) else NOTHING for panel in panels.values())]
+        for key in next(iter(panels.values()), {})
+    ]
+    shown = sum(mean is not None for panel in panels.values() for mean in panel.values())
     left_out = shown < sum(len(group.candidates) for group in chosen)
     if rows:
         yield CaptionedTable(table=Table(columns, rows), remarks=[_FASTEST_EXECUTION] * left_out)
 
 
-def _speed(result: Result | None) -> str:
-    return rate(result.mean_rate) if result and result.mean_rate else NOTHING
-
-
 def plot(groups: Sequence[Group]) -> Iterator[SpeedPlot]:
     """Yield the bar chart of the speeds, if there are any, with a panel for each workload."""
     chosen = choose_groups(groups)
-    found = speeds(chosen)
     panels: dict[str, dict[str, list[Bar]]] = {}
-    for place, group in enumerate(chosen):
-        panel = panels.setdefault(heading(group, chosen), {})
-        for (model, framework), results in found.items():
-            result = results[place]
-            if result and (mean := result.mean_rate):
+    for heading, panel in speeds(chosen).items():
+        panels[heading] = {}
+        for (model, framework), mean in panel.items():
+            if mean:
                 text = significant(mean.estimate, 4)
                 bar = Bar(label=framework, value=mean.estimate, text=text, ends=mean.interval)
-                panel.setdefault(model, []).append(bar)
+                panels[heading].setdefault(model, []).append(bar)
     if panels:
         units = distinct(group.work.unit for group in chosen if group.work)
         title = f"{join_names(units).capitalize()} a second by cell type, with 95 % intervals"
@@ -177,10 +183,10 @@ def to_text(summary: Summary, *, width: int, encoding: str | None) -> str:
         encoding: The terminal's encoding; without a character for a bar it is drawn with number signs.
     """
     lines = wrap(formats.title(summary.groups), width)
-    groups = choose_groups(summary.groups)
-    for place, group in enumerate(groups):
-        lines += ["", *wrap(f"{heading(group, groups)} (95 % interval)", width)]
-        lines += _bars(groups, place, width, _block(encoding))
+    for heading, panel in speeds(choose_groups(summary.groups)).items():
+        lines += ["", *wrap(f"{heading} (95 % interval)", width)]
+        known = {", ".join(key): mean for key, mean in panel.items() if mean}
+        lines += _bars(known, width, _block(encoding))
     lines.append("")
     for sentence in sentences(summary.groups):
         lines += wrap(sentence, width, indent=2)
@@ -199,23 +205,17 @@ def _block(encoding: str | None) -> str:
     return "█"
 
 
-def _bars(groups: Sequence[Group], place: int, width: int, block: str) -> Iterator[str]:
+def _bars(speeds: Mapping[str, LogMean], width: int, block: str) -> Iterator[str]:
     """Yield a line a cell type and framework, or two where the terminal is narrow: a bar and the speed."""
-    rows = [
-        (", ".join(key), mean)
-        for key, results in speeds(groups).items()
-        if (result := results[place]) and (mean := result.mean_rate)
-    ]
-    texts = [rate(mean) for _, mean in rows]
-    number, label = max(map(len, texts)), max(len(label) for label, _ in rows)
+    number, label = max(len(rate(mean)) for mean in speeds.values()), max(map(len, speeds))
     is_wide = label + number + 2 * _SHORTEST_BAR + 4 <= width
     longest = max(_SHORTEST_BAR, width - number - 2 - (label + 2 if is_wide else 2))
-    fastest = max(mean.estimate for _, mean in rows)
-    for (name, mean), speed in zip(rows, texts, strict=True):
+    fastest = max(mean.estimate for mean in speeds.values())
+    for name, mean in speeds.items():
         bar = block * max(1, math.floor(longest * mean.estimate / fastest))
         if not is_wide:
             yield name
-        yield f"{f'{name:<{label}}' if is_wide else ''}  {bar:<{longest}}  {speed:>{number}}"
+        yield f"{f'{name:<{label}}' if is_wide else ''}  {bar:<{longest}}  {rate(mean):>{number}}"
 
 
 def _notes(group: Group) -> Iterator[str]:

@@ -78,9 +78,8 @@ def _rounds(result: Result, _: Group) -> str:
 
 
 def _units(ratio: LogMean) -> str:
-    if ratio.error is None:
-        return NOTHING
-    return f"{ratio.units} {'processes' if ratio.unit == 'process' else 'rounds'}"
+    what = "processes" if ratio.unit == "process" else "rounds"
+    return NOTHING if ratio.error is None else f"{ratio.units} {what}"
 
 
 def _fact_column(title: str, facts: str, key: str, text: Callable[[float], str]) -> ResultColumn:
@@ -198,37 +197,24 @@ def to_lines(groups: Sequence[Group], width: int) -> list[str]:
 def _list_ratios(group: Group, width: int) -> Iterator[str]:
     """Yield two lines a variant: its name, and its median speed with the ratios to others."""
     members, fastest = group.measured_results, group.fastest
-    ratios = [
-        (
-            result.ratio,
-            speed_ratio(result, fastest) if fastest else None,
-            speed_ratio(result, below) if below else None,
-        )
-        for result, below in zip(members, [*members[1:], None], strict=True)
-    ]
     names = f"the baseline is {group.label(group.baseline)}"
     names += f", the fastest is {fastest.label}" if fastest else ""
     yield from wrap(f"{group.name}: {names}", width)
     unit = group.work.unit if group.work else "items"
-    rows = [
-        (f"{unit}/s", "× baseline ", "× fastest ", "× next "),
-        *(
-            (significant(result.rate.median, 4) if result.rate else "", *map(_align, each))
-            for result, each in zip(members, ratios, strict=True)
-        ),
-    ]
+    rows, units = [(f"{unit}/s", "× baseline ", "× fastest ", "× next ")], set()
+    for result, below in zip(members, [*members[1:], None], strict=True):
+        others = [speed_ratio(result, other) if other else None for other in (fastest, below)]
+        ratios = [result.ratio, *others]
+        shown = [text if text.endswith(SAME) else f"{text} " for text in map(marked_ratio, ratios)]
+        rows.append((significant(result.rate.median, 4) if result.rate else "", *shown))
+        units |= {ratio.unit for ratio in ratios if ratio and ratio.error is not None}
     sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for label, cells in zip(["", *(result.label for result in members)], rows, strict=True):
         if label:
             yield label
         yield "".join(f"  {cell:>{size}}" for cell, size in zip(cells, sizes, strict=True)).rstrip()
-    if any(ratio and ratio.error is not None and ratio.unit == "round" for each in ratios for ratio in each):
+    if "round" in units:
         yield from wrap(_ROUNDS_ALONE, width)
-
-
-def _align(ratio: LogMean | None) -> str:
-    shown = marked_ratio(ratio)
-    return shown if shown.endswith(SAME) else f"{shown} "
 
 
 def unavailable(groups: Sequence[Group]) -> dict[str, list[str]]:
@@ -242,14 +228,10 @@ def unavailable(groups: Sequence[Group]) -> dict[str, list[str]]:
 
 def _unavailable(groups: Sequence[Group]) -> dict[str, str]:
     """Return the reasons by variant, of those that are unavailable in all their passes."""
-    reasons: dict[str, str] = {}
-    others = set()
-    for result in (result for group in groups for result in group.results):
-        if result.status == "unavailable" and not result.blocks:
-            reasons.setdefault(result.variant, result.reason)
-        else:
-            others.add(result.variant)
-    return {variant: reason for variant, reason in reasons.items() if variant not in others}
+    results = [result for group in groups for result in group.results]
+    others = {each.variant for each in results if each.status != "unavailable" or each.blocks}
+    variants = [variant for variant in distinct(each.variant for each in results) if variant not in others]
+    return {name: next(each.reason for each in results if each.variant == name) for name in variants}
 
 
 def _cells(result: Result | None, group: Group, shown: Sequence[ResultColumn]) -> list[TableCell]:
