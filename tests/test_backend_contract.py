@@ -502,29 +502,6 @@ def test_averages_can_be_set(framework: str, model: str, cell: str, tiny_config:
             np.testing.assert_array_equal(array, second[name].astype(np.float32))
 
 
-@pytest.mark.parametrize("changes", [{"keep_prob": 0.5}, REGULARISED], ids=["dropout", "all"])
-@pytest.mark.parametrize("cell", CELLS)
-def test_all_models_of_torch_drop_the_same_units(
-    cell: str, changes: dict[str, Any], tiny_config: Config
-) -> None:
-    """The same seed gives the same losses whatever the model; another seed gives others.
-
-    TensorFlow's take long to trace: model/test_dropout.py compares the masks of its models, and the losses of
-    each with those that the reference has with these masks.
-    """
-    config = tiny_config.replace(cell=cell, **changes)
-    weights = random_weights(config, VOCABULARY, seed=1)
-    windows = random_windows(config, VOCABULARY, 5, seed=2)
-    losses = [
-        train(build(config, weights, framework="torch", model=model), config, windows)
-        for model in CELLS[cell].layers["torch"]
-    ]
-    for other in losses[1:]:
-        assert other == pytest.approx(losses[0], rel=1e-5)
-    other_seed = backend.build(config, weights, Choice.create(model="basic", device="cpu", seed=4))
-    assert train(other_seed, config, windows) != pytest.approx(losses[0], rel=1e-3)
-
-
 @functools.cache
 def train_once(framework: str, model: str, config: Config) -> tuple[dict[str, np.ndarray], float]:
     """Train a little; return the weights, and what they score where they were trained."""

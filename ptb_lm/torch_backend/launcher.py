@@ -28,7 +28,9 @@ from ptb_lm.torch_backend import gpu
 from ptb_lm.torch_backend.ranks import check_gpus
 
 # The signals that the library takes over, unless they are ignored.
-HANDLED_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+HANDLED_SIGNALS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name)
+]
 
 
 def start(command: Sequence[str], *, processes: int, device: str) -> int:
@@ -131,23 +133,20 @@ def _run(command: Sequence[str], processes: int) -> tuple[dict[int, int], Sequen
 
 def _list_heeded() -> list[str]:
     """Return the names of the signals that stop this process: nohup makes it and its ranks ignore SIGHUP."""
-    present = [name for name in HANDLED_SIGNALS if hasattr(signal, name)]
-    return [name for name in present if signal.getsignal(getattr(signal, name)) != signal.SIG_IGN]
+    return [each.name for each in HANDLED_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
 
 
 @contextlib.contextmanager
 def _silence_library() -> Iterator[None]:
     """Return a context in which the library logs nothing, and after which signals are handled as before."""
-    handlers = {
-        name: signal.getsignal(getattr(signal, name)) for name in HANDLED_SIGNALS if hasattr(signal, name)
-    }
+    handlers = {each: signal.getsignal(each) for each in HANDLED_SIGNALS}
     logging.disable(logging.CRITICAL)  # the processes say it themselves
     try:
         yield
     finally:
         logging.disable(logging.NOTSET)
-        for name, handler in handlers.items():
-            signal.signal(getattr(signal, name), handler)
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
 
 
 def _report_failures(exit_codes: dict[int, int], ended: Sequence[int], processes: int, *, advice: str) -> int:

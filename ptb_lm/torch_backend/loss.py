@@ -38,7 +38,8 @@ class SoftmaxLayer:
     the bias and its gradient on the way, and no pass over the logits is spent on either.
 
     Attributes:
-        weight: The stored weight, [H + 1, V]; more rows on a GPU, of zeros, which stay zeros.
+        weight: The stored weight, [H + 1, V]; more rows on a GPU, of zeros, which stay zeros. After it was
+            set from outside, `masters` must be refreshed.
         gradient: Gradient of the last `loss_and_gradients`, in the shape of `weight` and the compute
             precision.
         masters: The stored weight, with the copy that is computed with.
@@ -90,10 +91,6 @@ class SoftmaxLayer:
     def kernel_gradient(self) -> Tensor:
         """The kernel's part of `gradient`, [H, V]."""
         return self.gradient[: self.hidden_size]
-
-    def refresh(self) -> None:
-        """Use the new value of `weight` after it was set from outside."""
-        self.masters.refresh()
 
     def losses(self, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
         """Return the negative log likelihood of each target [N], in nats."""

@@ -85,14 +85,15 @@ def is_for_a_cpu(
 
     Masks are drawn, and units and words dropped, outside of the layers. A layer sees its input, and its
     recurrent kernel after it was multiplied. tests/test_backend_contract.py runs every model in every
-    execution without dropout.
+    execution, and with every unroll, without dropout.
     """
     row = FRAMEWORKS[framework]
     if execution in row.needs_cuda or (framework, execution) == ("torch", "eager"):
         return False  # auto is eager there
     simplest = (model, cell) == ("basic", LSTM)
-    if (execution, unroll) != (row.executions[0], row.unrolls[0]):
-        return simplest and case == ("all, tied" if unroll == row.unrolls[0] else "all")
+    if others := (execution != row.executions[0]) + (unroll != row.unrolls[0]):
+        both = (len(row.executions) > 1) + (len(row.unrolls) > 1)  # of them at once, where there are both
+        return simplest and others == both and case == "all, tied"
     if precision == row.options(model)["precision"][-1]:
         return simplest or case == "all"
     # Keras's layer computes in its own way, and in float32 by default.

@@ -455,7 +455,7 @@ def test_the_loss_in_half_precision_keeps_its_weight_in_single(precision: str) -
     generator = torch.Generator().manual_seed(0)
     layer = SoftmaxLayer(7, 13, device=torch.device("cpu"), precision=PRECISIONS[precision])
     layer.weight.copy_(torch.randn(8, 13, generator=generator))
-    layer.refresh()
+    layer.masters.refresh()
     before = layer.weight.double()
     hidden = torch.randn(9, 7, generator=generator).to(PRECISIONS[precision].compute)
     targets = torch.randint(13, (9,), generator=generator)

@@ -59,7 +59,7 @@ def build_layer(weight: Tensor, precision: str = "fp32") -> SoftmaxLayer:
     width, words = len(weight) - 1, weight.shape[1]
     layer = SoftmaxLayer(width, words, device=torch.device("cpu"), precision=PRECISIONS[precision])
     layer.weight.copy_(weight)
-    layer.refresh()
+    layer.masters.refresh()
     return layer
 
 

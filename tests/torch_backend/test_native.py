@@ -312,7 +312,7 @@ def test_a_softmax_layer_is_the_same_with_kernels_and_without() -> None:
                     7, 1003, device=torch.device("cpu"), precision=PRECISIONS[precision], by_word=by_word
                 )
                 layer.weight.copy_(weight)
-                layer.refresh()
+                layer.masters.refresh()
                 dtype = PRECISIONS[precision].compute
                 nll_N, d_hidden_NH = layer.loss_and_gradients(hidden.to(dtype), targets, 0.3)
                 add_scaled(layer.masters.pairs, [layer.gradient], torch.tensor(-0.5))
