@@ -201,7 +201,8 @@ def _list_ratios(group: Group, width: int) -> Iterator[str]:
     names += f", the fastest is {fastest.label}" if fastest else ""
     yield from wrap(f"{group.name}: {names}", width)
     unit = group.work.unit if group.work else "items"
-    rows, units = [(f"{unit}/s", "× baseline ", "× fastest ", "× next ")], set()
+    rows: list[tuple[str, ...]] = [(f"{unit}/s", "× baseline ", "× fastest ", "× next ")]
+    units = set()
     for result, below in zip(members, [*members[1:], None], strict=True):
         others = [speed_ratio(result, other) if other else None for other in (fastest, below)]
         ratios = [result.ratio, *others]
