@@ -59,10 +59,8 @@ def select_workloads(
         with_baseline: True if the baseline is always among them, to compare with.
 
     Raises:
-        UserError: The suite is unknown, a pattern matches nothing, or a workload lacks the baseline.
+        UserError: A pattern matches nothing, or a workload lacks the baseline.
     """
-    if options.suite not in SUITES:
-        raise UserError(f"unknown suite {options.suite!r}; choose from {', '.join(SUITES)}")
     workloads = [
         _with_options(workload, options, added)
         for workload in _match_workloads(SUITES[options.suite].workloads, options)

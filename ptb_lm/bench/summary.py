@@ -110,7 +110,6 @@ class Group:
     baseline: str
     work: Work | None  # None if nothing was measured
     results: tuple[Result, ...]
-    warnings: tuple[str, ...]
 
     @property
     def precisions(self) -> list[str]:
@@ -288,11 +287,6 @@ def _group(
         _result(own, blocks[variant], wrong.get(_program(own[0])), blocks.get(baseline, ()), several)
         for variant, own in by_variant.items()
     ]
-    warnings = []
-    if not blocks.get(baseline):
-        status = next((result.status for result in results if result.variant == baseline), "")
-        why = f"was not measured ({status})" if status else "was not part of it"
-        warnings.append(f"There are no ratios: the baseline {baseline} {why}.")
     return Group(
         suite=first.suite,
         workload=first.workload,
@@ -300,7 +294,6 @@ def _group(
         baseline=baseline,
         work=measured[0].work if measured else None,
         results=tuple(sorted(results, key=lambda each: -each.rate.median if each.rate else math.inf)),
-        warnings=tuple(warnings),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bench_rows import ENVIRONMENT, PTB, WORK, rounds, row, unmeasured, write
+from bench_rows import ENVIRONMENT, PTB, WORK, document, rounds, row, unmeasured, write
 
 from ptb_lm.bench.summary import Group, Summary, speed_ratio, summarise
 from ptb_lm.common.errors import UserError
@@ -161,11 +161,11 @@ def test_missing_rounds_and_single_rounds_are_noted(tmp_path: Path) -> None:
 def test_without_the_baseline_there_are_figures_and_no_ratios(
     baseline: Any, why: str, tmp_path: Path
 ) -> None:
-    group = group_of(tmp_path, [row(variant="torch/cudnn"), *baseline])
-    result = group.result("torch/cudnn")
+    rows = [row(variant="torch/cudnn"), *baseline]
+    result = group_of(tmp_path, rows).result("torch/cudnn")
     assert result.seconds is not None
     assert result.ratio is None
-    (warning,) = group.warnings
+    (warning,) = document(tmp_path, rows).warnings
     assert why in warning
 
 
