@@ -60,16 +60,6 @@ def test_a_verdict_by_rounds_alone_says_so(tmp_path: Path) -> None:
     assert "by rounds" not in section(found, "How to read this").paragraphs[-1]
 
 
-def test_how_often_the_same_is_called_different(tmp_path: Path) -> None:
-    """At most 5 % of 600 ratios, by chance; three standard errors are 3 %: a benchmark's two go together."""
-    differ = 0
-    for seed in range(300):
-        a, b = rounds(SPEEDS, seed=2 * seed), rounds(SPEEDS, seed=2 * seed + 1, count=7)
-        _, small = comparison(tmp_path, a, b)
-        differ += sum(line["verdict"] == "differ" for line in small.values())
-    assert 0.02 < differ / 600 < 0.08
-
-
 def test_variants_of_one_benchmark_alone_are_listed(tmp_path: Path) -> None:
     a = [*rounds(SPEEDS), row(workload="medium")]
     b = [

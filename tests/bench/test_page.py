@@ -1,6 +1,7 @@
 """The report's page, opened in a real browser."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,6 @@ from xml.etree import ElementTree
 
 import browser
 import pytest
-import runs
 from bench_rows import ACOUSTIC, EVIL, PTB, STACKED_SPEEDS, rich, rounds, write
 
 from ptb_lm.bench.reporting import plots
@@ -28,9 +28,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("run")
-    return runs.train_run(runs.write_corpus(folder / "data"), folder / "a <b>run")
+def run(plain_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(plain_run, tmp_path_factory.mktemp("run") / "a <b>run"))
 
 
 @pytest.fixture(scope="module")

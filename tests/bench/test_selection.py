@@ -155,13 +155,6 @@ def test_a_name_that_is_not_there_is_answered_with_the_nearest(
     assert len(sentence) < 200
 
 
-def test_a_long_list_is_not_recited() -> None:
-    sentence = refusal("executions", variants=("tensorflow/basik/graph",))
-    assert sentence.startswith("--variants tensorflow/basik/graph: ")
-    assert "tensorflow/basic/xla" in sentence or "tensorflow/basic" in sentence
-    assert len(sentence) < 200
-
-
 def test_a_baseline_must_be_one_of_every_workload() -> None:
     sentence = refusal("ptb", baseline="plain-tensorflow/keras")
     assert sentence.startswith("--baseline plain-tensorflow/keras: ")

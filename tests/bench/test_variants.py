@@ -34,27 +34,21 @@ def test_a_name_has_up_to_four_parts_and_a_precision(name: str, parts: tuple) ->
     assert variant.precision == ("bf16" if name.endswith("@bf16") else None)
 
 
-def test_every_suite_names_only_what_a_registry_knows() -> None:
-    for suite in SUITES.values():
-        for workload in suite.workloads:
-            for variant in workload.variants:
-                parts = variant.parts
-                row = workload.task.registry[str(parts["framework"])]
-                model = str(parts["model"])
-                assert model in row.models
-                assert parts["execution"] in (None, *row.executions)
-                assert parts["unroll"] in (None, *row.unrolls)
-                assert variant.precision in (None, *row.precisions)
-
-
-def test_every_workload_measures_one_variant_twice() -> None:
-    for suite in SUITES.values():
-        for workload in suite.workloads:
-            names = [variant.name for variant in workload.variants]
-            (again,) = (name for name in names if original(name) != name)
-            assert original(again) == workload.measured_twice
-            assert names.count(workload.measured_twice) == 1
-            assert workload.rounds >= workload.processes >= 5
+def test_every_suite_names_only_what_a_registry_knows_and_measures_one_variant_twice() -> None:
+    for workload in (each for suite in SUITES.values() for each in suite.workloads):
+        for variant in workload.variants:
+            parts = variant.parts
+            row = workload.task.registry[str(parts["framework"])]
+            assert str(parts["model"]) in row.models
+            assert parts["execution"] in (None, *row.executions)
+            assert parts["unroll"] in (None, *row.unrolls)
+            assert variant.precision in (None, *row.precisions)
+        names = [variant.name for variant in workload.variants]
+        assert workload.baseline in names
+        assert len(set(names)) == len(names)
+        assert len({(variant.label, variant.precision) for variant in workload.variants}) == len(names)
+        assert [original(name) for name in names if original(name) != name] == [workload.measured_twice]
+        assert workload.rounds >= workload.processes >= 5
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,18 @@
-"""The declared work of the benchmark's tasks, and the suites' agreement with the tables they make again."""
+"""The declared work of the benchmark's tasks, its roofline, and the suites' agreement with tables of others."""
 
 import numpy as np
 import pytest
 from sequence_classifier import ClassifierConfig
 
 from benchmarks.classifier_task import ClassifierTask
+from ptb_lm.bench import roofline
+from ptb_lm.bench.roofline import Traffic
 from ptb_lm.bench.rows import Work
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import LanguageTask, Workload
 from ptb_lm.data import corpus
 from ptb_lm.model.config import RECIPES, Config
+from ptb_lm.model.frameworks import PRECISIONS
 
 
 def workload(suite: str, name: str) -> Workload:
@@ -115,15 +118,6 @@ def test_ptb_has_what_is_trained_by_default_beside_the_tutorial_s() -> None:
     assert "with one mask" not in workload("ptb", "medium").task.size
 
 
-def test_every_workload_has_its_baseline_and_no_variant_twice() -> None:
-    for suite in SUITES.values():
-        for each in suite.workloads:
-            names = [variant.name for variant in each.variants]
-            assert each.baseline in names
-            assert len(set(names)) == len(names)
-            assert len({(variant.label, variant.precision) for variant in each.variants}) == len(names)
-
-
 def test_rows_hold_as_many_windows_as_are_asked_for_and_repeat_by_seed() -> None:
     task = LanguageTask(
         config=Config(hidden_size=5, num_steps=4, batch_size=2), vocabulary_size=50, unit="sequences"
@@ -154,3 +148,69 @@ def test_peak_is_the_other_suites_work_in_words() -> None:
     assert not any(
         each.needs_cuda for name, suite in SUITES.items() if name != "peak" for each in suite.workloads
     )
+
+
+# Two layers of 3 and 5 inputs and 5 units, a softmax over 7 words: kernels and biases.
+W = (3 * 20 + 5 * 20 + 20) + (5 * 20 + 5 * 20 + 20) + (5 * 7 + 7)
+
+
+@pytest.mark.parametrize(
+    ("pass_name", "precision", "products", "update"),
+    [
+        ("forward", "fp32", 4 * W, 0),
+        ("forward", "bf16", 2 * W, 0),
+        # The weights read, their gradients written. Then those read, and the weights read and written.
+        ("train", "fp32", (4 + 4) * W, (4 + 4 + 4) * W),
+        ("train", "tf32", (4 + 4) * W, (4 + 4 + 4) * W),
+        ("train", "fp64", (8 + 8) * W, (8 + 8 + 8) * W),
+        # And the copies written that are computed with.
+        ("train", "bf16", (2 + 2) * W, (2 + 4 + 4 + 2) * W),
+        ("train", "fp16", (2 + 2) * W, (2 + 4 + 4 + 2) * W),
+    ],
+)
+def test_the_bytes_of_a_step_counted_by_hand(
+    pass_name: str, precision: str, products: int, update: int
+) -> None:
+    config = Config(num_layers=2, hidden_size=5, embedding_size=3, num_steps=4, batch_size=2)
+    task = LanguageTask(config=config, vocabulary_size=7)
+    assert task.traffic(pass_name, precision) == Traffic(products=products, update=update)
+
+
+def test_a_tied_embedding_is_read_as_the_softmax_s_kernel() -> None:
+    config = Config(num_layers=1, hidden_size=5)
+    tied = LanguageTask(config=config.replace(tie_weights=True), vocabulary_size=7)
+    untied = LanguageTask(config=config, vocabulary_size=7)
+    assert tied.traffic("train", "bf16") == untied.traffic("train", "bf16")
+
+
+def test_every_precision_has_its_sizes() -> None:
+    assert roofline.BYTES.keys() == set(PRECISIONS)
+
+
+@pytest.mark.parametrize(
+    ("flops", "least"),
+    [
+        (4e9, 0.04 + 0.02),  # at 100 GFLOP/s, longer than 100 MB at 10 GB/s; and 200 MB more
+        (4e8, 0.01 + 0.02),
+    ],
+)
+def test_the_products_take_as_long_as_the_slower_of_their_two_and_then_comes_the_update(
+    flops: float, least: float
+) -> None:
+    moved = Traffic(products=100_000_000, update=200_000_000)
+    assert roofline.seconds(flops, moved, gemm_gflops=100, copy_gbytes=10) == pytest.approx(least)
+
+
+@pytest.mark.parametrize(
+    ("name", "gflop", "weights"),
+    [
+        # Four gates of 650 units by two inputs of 650, twice; 10,000 words: 19,775,200 less the embedding.
+        ("medium", 55.692, 13_275_200),
+        ("large", 214.2, 51_022_000),
+        ("3x256-words", 153.68, 4_015_121),
+    ],
+)
+def test_the_traffic_that_peak_declares(name: str, gflop: float, weights: int) -> None:
+    found = workload("peak", name).work("train", precision="bf16", device="cuda")
+    assert found.flops_per_step == pytest.approx(gflop * 1e9, rel=1e-3)
+    assert found.bytes_per_step == Traffic(products=4 * weights, update=12 * weights)
