@@ -1,4 +1,4 @@
-"""The declared work of the benchmark's tasks, its roofline, and the suites' agreement with tables of others."""
+"""The declared work of the benchmark's tasks, its roofline, and the suites' agreement with other tables."""
 
 import numpy as np
 import pytest

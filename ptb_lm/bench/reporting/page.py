@@ -37,9 +37,13 @@ def _one_line(value: object) -> str:
     return re.sub(r"\s+", " ", str(value))
 
 
-_TEMPLATES.filters |= {"text": tables.markdown_text, "table": tables.to_markdown}
-_TEMPLATES.filters |= {"flops": formats.flops, "names": formats.join_names, "original": original}
-_TEMPLATES.filters |= {name: getattr(formats, name) for name in ("percent", "ratio", "significant", "times")}
+_TEMPLATES.filters |= {
+    "text": tables.markdown_text,
+    "table": tables.to_markdown,
+    "names": formats.join_names,
+    "original": original,
+    **{name: getattr(formats, name) for name in ("flops", "percent", "ratio", "significant", "times")},
+}
 _SENTENCES = _TEMPLATES.overlay(finalize=_one_line)
 
 
