@@ -38,7 +38,7 @@ def test_the_distribution_is_sharpened_and_cut(choice: dict[str, float], expecte
     wanted = np.array(expected) / np.sum(expected)
     np.testing.assert_allclose(sampler.distribution(LOG_P), wanted, rtol=1e-12)
     # Drawn as often, within five standard deviations, and what may not be drawn never.
-    draws = 5_000
+    draws = 2_000
     counts = np.bincount([sampler(LOG_P) for _ in range(draws)], minlength=5)
     assert (np.abs(counts - draws * wanted) <= 5 * np.sqrt(draws * wanted * (1 - wanted)) + 1e-9).all()
 
