@@ -10,7 +10,6 @@ A registry has a row for each framework and program: where it is built, and its 
 rows, in benchmarks/programs.toml. A program of the user's own is added while a process runs (`add`).
 """
 
-import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,99 +24,76 @@ from ptb_lm.model.frameworks import FRAMEWORKS, PRECISIONS, Framework
 AGAIN = "#again"
 
 
-def _program(
-    framework: str,
-    build: str,
-    models: Mapping[str, str],
-    *,
-    executions: tuple[str, ...],
-    precisions: tuple[str, ...] = ("fp32",),
-) -> Framework:
-    """Return the row of a framework's program that people write."""
-    return Framework(
-        build=build,
-        models=models,
-        executions=executions,
-        unrolls=("static",),
-        precisions=precisions,
-        install_hint=FRAMEWORKS[framework].install_hint,
-        refusals={},
-    )
-
-
 def _framework(about: Mapping[str, Any]) -> Framework:
-    """Return the row of a program that benchmarks/programs.toml declares."""
+    """Return the row of a program, by what is declared of it below or in benchmarks/programs.toml."""
     needs = about["needs"]
     return Framework(
         build=about["build"],
         models=about["models"],
         executions=tuple(about["executions"]),
-        unrolls=tuple(about["unrolls"]),
-        precisions=tuple(about["precisions"]),
+        unrolls=tuple(about.get("unrolls", ("static",))),
+        precisions=tuple(about.get("precisions", ("fp32",))),
         install_hint=FRAMEWORKS[needs].install_hint if needs in FRAMEWORKS else how_to_install(needs),
         refusals={(model, option): why for model, option, why in about.get("refusals", ())},
     )
 
 
-LANGUAGE_MODELS: dict[str, Framework] = {
-    **FRAMEWORKS,
-    "plain-torch": _program(
-        "torch",
-        "ptb_lm.bench.rivals.plain_torch:build",
-        {
+# Programs that people write, and this package's models in several processes. A report calls them by their title.
+_PROGRAMS: Mapping[str, Mapping[str, Any]] = {
+    "plain-torch": {
+        "title": "the plain torch loop",
+        "build": "ptb_lm.bench.rivals.plain_torch:build",
+        "models": {
             "cudnn": "nn.Embedding, nn.LSTM, nn.Linear, cross_entropy, clip_grad_norm_, SGD",
             "cudnn-kept-memory": "the loop of plain-torch/cudnn in a process that keeps freed memory",
         },
-        executions=("eager", "compile"),
-        precisions=("fp32", "tf32", "bf16"),
-    ),
-    "outer-torch": dataclasses.replace(
-        _program(
-            "torch",
-            "ptb_lm.bench.rivals.torch_outer:build",
-            {
-                "basic": "elementary operations in a loop over time",
-                "block": "torch.nn.LSTMCell at each time step",
-                "cudnn": "torch.nn.LSTM",
-            },
-            executions=("jit", "compile"),
-        ),
-        refusals={("cudnn", "jit"): "TorchScript leaves torch.nn.LSTM as it is"},
-    ),
-    "plain-tensorflow": _program(
-        "tensorflow",
-        "ptb_lm.bench.rivals.plain_tensorflow:build",
-        {"keras": "Keras's Embedding, LSTM, Dense, cross-entropy and SGD, tf.clip_by_global_norm"},
-        executions=("graph",),
-        precisions=("fp32", "bf16"),
-    ),
+        "executions": ("eager", "compile"),
+        "precisions": ("fp32", "tf32", "bf16"),
+        "needs": "torch",
+    },
+    "plain-tensorflow": {
+        "title": "the plain Keras loop",
+        "build": "ptb_lm.bench.rivals.plain_tensorflow:build",
+        "models": {"keras": "Keras's Embedding, LSTM, Dense, cross-entropy and SGD, tf.clip_by_global_norm"},
+        "executions": ("graph",),
+        "precisions": ("fp32", "bf16"),
+        "needs": "tensorflow",
+    },
+    "outer-torch": {
+        "title": "torch's modules compiled as a whole",
+        "build": "ptb_lm.bench.rivals.torch_outer:build",
+        "models": {
+            "basic": "elementary operations in a loop over time",
+            "block": "torch.nn.LSTMCell at each time step",
+            "cudnn": "torch.nn.LSTM",
+        },
+        "executions": ("jit", "compile"),
+        "needs": "torch",
+        "refusals": (("cudnn", "jit", "TorchScript leaves torch.nn.LSTM as it is"),),
+    },
     **{
-        f"torch-{count}-processes": _program(
-            "torch",
-            f"ptb_lm.bench.run.together:{build}",
-            FRAMEWORKS["torch"].models,
-            executions=("auto", "eager"),
-            precisions=("fp32", "tf32", "bf16"),
-        )
+        f"torch-{count}-processes": {
+            "title": f"{count} processes of torch",
+            "build": f"ptb_lm.bench.run.together:{build}",
+            "models": FRAMEWORKS["torch"].models,
+            "executions": ("auto", "eager"),
+            "precisions": ("fp32", "tf32", "bf16"),
+            "needs": "torch",
+        }
         for count, build in ((2, "build_for_two"), (4, "build_for_four"))
     },
 }
-# Programs that classify sequences, in a checkout; benchmarks/classifier_task.py adds the example's own.
-CLASSIFIERS: dict[str, Framework] = {}
-
-# Names in titles. A program that is missing here has the name that --add gave it.
-TITLES = {
-    "torch": "torch",
-    "tensorflow": "TensorFlow",
-    "plain-torch": "the plain torch loop",
-    "plain-tensorflow": "the plain Keras loop",
-    "outer-torch": "torch's modules compiled as a whole",
-    "torch-2-processes": "2 processes of torch",
-    "torch-4-processes": "4 processes of torch",
-}
 _IN_CHECKOUT = suites.read_toml("programs")
-for _kind, _registry in (("language_models", LANGUAGE_MODELS), ("classifiers", CLASSIFIERS)):
-    for _name, _about in _IN_CHECKOUT.get(_kind, {}).items():
+
+LANGUAGE_MODELS: dict[str, Framework] = {**FRAMEWORKS}
+CLASSIFIERS: dict[str, Framework] = {}
+# Names in titles. A program that is missing here has the name that --add gave it.
+TITLES = {"torch": "torch", "tensorflow": "TensorFlow"}
+for _registry, _programs in (
+    (LANGUAGE_MODELS, {**_PROGRAMS, **_IN_CHECKOUT.get("language_models", {})}),
+    (CLASSIFIERS, _IN_CHECKOUT.get("classifiers", {})),
+):
+    for _name, _about in _programs.items():
         _registry[_name], TITLES[_name] = _framework(_about), _about["title"]
 
 
