@@ -38,7 +38,7 @@ def _framework(about: Mapping[str, Any]) -> Framework:
     )
 
 
-# Programs that people write, and this package's models in several processes. A report calls them by their title.
+# Programs that people write, and this package's models in several processes; a report has their titles.
 _PROGRAMS: Mapping[str, Mapping[str, Any]] = {
     "plain-torch": {
         "title": "the plain torch loop",

@@ -75,25 +75,16 @@ def limit_percent(fraction: float) -> str:
     return percent(fraction) if fraction <= 1 else UNDERESTIMATED
 
 
-def size(count: float | None) -> str:
-    """Return a number of bytes."""
-    return NOTHING if count is None else f"{_with_prefix(count)}B"
-
-
 def join_names(names: Sequence[str]) -> str:
     """Return names as a sentence lists them."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def flops(count: float) -> str:
-    """Return a number of floating-point operations."""
-    return f"{_with_prefix(count)}FLOP"
-
-
-def _with_prefix(count: float) -> str:
+def quantity(count: float, unit: str) -> str:
+    """Return a number of bytes or the like, with a prefix: "1.23 GB"."""
     exponent = min(4, int(math.log10(count)) // 3) if count >= 1 else 0
-    return f"{significant(count / 1000**exponent)} {('', 'k', 'M', 'G', 'T')[exponent]}"
+    return f"{significant(count / 1000**exponent)} {('', 'k', 'M', 'G', 'T')[exponent]}{unit}"
 
 
 def shorten_label(label: str, length: int = 42) -> str:

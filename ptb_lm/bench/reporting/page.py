@@ -42,7 +42,7 @@ _TEMPLATES.filters |= {
     "table": tables.to_markdown,
     "names": formats.join_names,
     "original": original,
-    **{name: getattr(formats, name) for name in ("flops", "percent", "ratio", "significant", "times")},
+    **{name: getattr(formats, name) for name in ("percent", "quantity", "ratio", "significant", "times")},
 }
 _SENTENCES = _TEMPLATES.overlay(finalize=_one_line)
 

@@ -5,6 +5,7 @@ a suite makes again. What nobody can measure here has no row: below the table a 
 why.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,8 @@ from ptb_lm.bench.reporting.formats import (
     limit_percent,
     marked_ratio,
     percent,
+    quantity,
     significant,
-    size,
     wrap,
 )
 from ptb_lm.bench.summary import Group, Result, distinct, speed_ratio
@@ -86,6 +87,7 @@ def _fact_column(title: str, facts: str, key: str, text: Callable[[float], str])
     return ResultColumn(title, lambda result, _: result.largest(facts, key), text)
 
 
+_BYTES = functools.partial(quantity, unit="B")
 _RATE = ResultColumn("{unit} a second", "rate", lambda rate: significant(rate.median, 4))
 _TIME = ResultColumn("ms a step", "seconds", lambda seconds: significant(seconds.median * 1e3))
 _SPEED_UP = ResultColumn("× {baseline} (95 % interval)", "ratio", marked_ratio)
@@ -126,8 +128,8 @@ DETAILS = (
     _ROOFLINE,
     _fact_column("build (s)", "startup", "build_seconds", significant),
     _fact_column("warm-up (s)", "startup", "warm_up_seconds", significant),
-    _fact_column("host memory", "peak_memory", "host_bytes", size),
-    _fact_column("device memory", "peak_memory", "device_bytes", size),
+    _fact_column("host memory", "peak_memory", "host_bytes", _BYTES),
+    _fact_column("device memory", "peak_memory", "device_bytes", _BYTES),
     _fact_column("error of loss", "parity", "loss_error", "{:.0e}".format),
     _fact_column("error of gradient", "parity", "gradient_error", "{:.0e}".format),
     ResultColumn("engine", lambda result, _: result.engine or None, numeric=False),
