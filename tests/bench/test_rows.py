@@ -36,6 +36,8 @@ def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read.roofline_fraction == pytest.approx((1.1e10 / 3e12 + 30e6 / 100e9) / 0.05)
     assert read.work.parameters == WORK["parameters"]
     assert read.peak_memory == {"host_bytes": 9e8}, "what is null was not measured"
+    assert (read.gemm_library, read.gemm_threads) == ("torch.mm (MKL)", 2)
+    assert read.gemm_shape == "2048 × 2048 × 2048"
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -92,12 +94,6 @@ def test_a_record_refuses_a_broken_line_as_a_report_does(line: str, tmp_path: Pa
     assert str(caught.value).startswith(f"{path}, line 2: ")
 
 
-def test_the_limit_s_library_shape_and_threads_are_read(tmp_path: Path) -> None:
-    (read,), _ = rows.read(write(tmp_path, [row()]))
-    assert (read.gemm_library, read.gemm_threads) == ("torch.mm (MKL)", 2)
-    assert read.gemm_shape == "2048 × 2048 × 2048"
-
-
 def test_a_row_without_measurement_says_why(tmp_path: Path) -> None:
     (read,), _ = rows.read(write(tmp_path, [unmeasured("unavailable", "no GPU", variant="a/b")]))
     assert (read.status, read.reason, read.label, read.round) == ("unavailable", "no GPU", "a/b", 0)
@@ -107,19 +103,16 @@ def test_unknown_keys_are_left_alone(tmp_path: Path) -> None:
     assert len(rows.read(write(tmp_path, [row(colour="green", work={**WORK, "smell": 1})]))[0]) == 1
 
 
-@pytest.mark.parametrize("cut", ['{"suite": "qui', "{", '{"a": "\\u00'])
-def test_a_last_line_that_was_cut_off_is_left_out_with_a_remark(cut: str, tmp_path: Path) -> None:
-    read, remarks = rows.read(write(tmp_path, [row()], end=cut))
-    assert len(read) == 1
-    assert len(remarks) == 1
-    assert "cut off" in remarks[0]
-
-
-def test_a_last_line_that_was_cut_inside_a_character_is_left_out(tmp_path: Path) -> None:
+# The last is cut inside a character.
+@pytest.mark.parametrize("cut", [b'{"suite": "qui', b"{", b'{"a": "\\u00', '{"suite": "ü'.encode()[:-1]])
+def test_a_last_line_that_was_cut_off_is_left_out_with_a_remark(cut: bytes, tmp_path: Path) -> None:
     path = write(tmp_path, [row()]) / "rows.jsonl"
-    path.write_bytes(path.read_bytes() + '{"suite": "ü'.encode()[:-1])
-    read, remarks = rows.read(tmp_path)
-    assert (len(read), len(remarks)) == (1, 1)
+    path.write_bytes(path.read_bytes() + cut)
+    read, (remark,) = rows.read(tmp_path)
+    assert len(read) == 1
+    assert "cut off" in remark
+    path.write_bytes(cut)
+    assert "holds no rows" in refusal(tmp_path)
 
 
 def test_a_whole_last_line_counts_without_its_newline(tmp_path: Path) -> None:
@@ -180,16 +173,13 @@ def test_a_broken_row_is_one_sentence_with_file_and_line(
     assert noun in said
 
 
-@pytest.mark.parametrize("line", ['{"suite": "qui', "", "[1]", "null", "words", "[" * 100_000])
-def test_a_broken_line_that_is_not_the_last_is_an_error(line: str, tmp_path: Path) -> None:
-    write(tmp_path, [row()], end=f"{line}\n{json.dumps(row(round=1))}\n")
-    assert refusal(tmp_path).startswith(f"{tmp_path / 'rows.jsonl'}, line 2: not ")
-
-
-def test_a_line_that_is_not_text_is_an_error(tmp_path: Path) -> None:
-    write(tmp_path, [])
-    (tmp_path / "rows.jsonl").write_bytes(b"\xff\xfe\n")
-    assert "line 1: not valid JSON" in refusal(tmp_path)
+@pytest.mark.parametrize(
+    "line", [b'{"suite": "qui', b"", b"[1]", b"null", b"words", b"[" * 100_000, b"\xff\xfe"]
+)
+def test_a_broken_line_that_is_not_the_last_is_an_error(line: bytes, tmp_path: Path) -> None:
+    path = write(tmp_path, [row()]) / "rows.jsonl"
+    path.write_bytes(path.read_bytes() + line + b"\n" + json.dumps(row(round=1)).encode())
+    assert refusal(tmp_path).startswith(f"{path}, line 2: not ")
 
 
 def test_a_round_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
@@ -209,10 +199,6 @@ def test_places_that_hold_no_benchmark(tmp_path: Path) -> None:
     assert refusal(tmp_path / "rows.jsonl") == f"{tmp_path / 'rows.jsonl'} is not a folder"
     (tmp_path / "d" / "rows.jsonl").mkdir(parents=True)
     assert "cannot be read" in refusal(tmp_path / "d")
-
-
-def test_a_file_of_nothing_but_a_cut_line_holds_no_rows(tmp_path: Path) -> None:
-    assert "holds no rows" in refusal(write(tmp_path, [], end='{"suite'))
 
 
 def test_what_flips_in_a_row_is_refused_or_changes_no_value(tmp_path: Path) -> None:
