@@ -18,7 +18,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ptb_lm.common import cli
-from ptb_lm.common.tables import write_markdown
+from ptb_lm.common.markdown_tables import write_markdown
 from ptb_lm.model import parameters
 from ptb_lm.model.config import PRESETS, Config
 

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.studies import write_rows
 from ptb_lm.common import cli, host
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.tables import write_markdown
+from ptb_lm.common.markdown_tables import write_markdown
 from ptb_lm.model.config import RECIPES
 
 BUSY = [sys.executable, "-c", "while True: pass"]

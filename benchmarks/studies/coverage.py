@@ -23,7 +23,7 @@ from ptb_lm.bench.summary import Group, Result, distinct, speed_ratio, summarise
 from ptb_lm.bench.variants import original
 from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.tables import write_markdown
+from ptb_lm.common.markdown_tables import write_markdown
 
 CONFIDENCE = 0.95
 PLURALS = {"process": "processes", "round": "rounds"}

@@ -19,7 +19,7 @@ from benchmarks.studies import write_rows
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common import cli, host
-from ptb_lm.common.tables import write_markdown
+from ptb_lm.common.markdown_tables import write_markdown
 from ptb_lm.data.vocabulary import EOS, Vocabulary
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.model import parameters

@@ -18,7 +18,7 @@ from ptb_lm.bench.summary import distinct
 from ptb_lm.bench.variants import Variant, original
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.common import cli, files, host, streams
-from ptb_lm.common.tables import Column, Table, to_markdown
+from ptb_lm.common.markdown_tables import Column, Table, to_markdown
 
 AGREES = "agrees"
 

@@ -17,7 +17,7 @@ from ptb_lm.bench.reporting import page
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.page import CaptionedTable, Document, Section
 from ptb_lm.bench.reporting.plots import Curve, CurvePlot, get_points, plot_epochs
-from ptb_lm.common.tables import Column, Name, Table, TableCell, to_markdown
+from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell, to_markdown
 from ptb_lm.comparison.runs import UNKNOWN, Run, RunGroup, differing_settings, run_names
 
 HOW_TO_READ = (

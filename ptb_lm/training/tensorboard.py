@@ -22,7 +22,7 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from ptb_lm.common import files, streams
-from ptb_lm.common.tables import write_markdown
+from ptb_lm.common.markdown_tables import write_markdown
 
 _COUNT = itertools.count()  # of the event files of this process
 

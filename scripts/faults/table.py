@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ptb_lm.common.tables import write_markdown
+from ptb_lm.common.markdown_tables import write_markdown
 
 AS_PROMISED = "as promised"
 

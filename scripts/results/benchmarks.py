@@ -16,7 +16,7 @@ from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.rows import ARCHIVE
 from ptb_lm.bench.summary import Group, Result, Summary, distinct, speed_ratio, summarise
-from ptb_lm.common.tables import write_markdown
+from ptb_lm.common.markdown_tables import write_markdown
 from results import store
 from results.expand import expand_entries
 from results.markdown import interval, ratio

@@ -14,7 +14,7 @@ import pandas as pd
 from benchmarks.published import PUBLICATIONS, Figure
 from ptb_lm.bench.reporting import formats
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.tables import write_markdown
+from ptb_lm.common.markdown_tables import write_markdown
 from results import benchmarks
 
 FILE = Path(__file__).resolve().parent / "published.csv"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from ptb_lm.common import cli
-from ptb_lm.common.tables import write_markdown
+from ptb_lm.common.markdown_tables import write_markdown
 from ptb_lm.data.preparation import PTB
 from ptb_lm.model.config import PRESETS, Config
 from results import flags, store

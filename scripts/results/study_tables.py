@@ -8,7 +8,7 @@ import pandas as pd
 
 from benchmarks.studies import contention as contention_study
 from benchmarks.studies import scoring as scoring_study
-from ptb_lm.common.tables import write_markdown
+from ptb_lm.common.markdown_tables import write_markdown
 from results import store
 
 PROFILES = {

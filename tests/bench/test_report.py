@@ -29,7 +29,7 @@ from ptb_lm.bench.reporting.plots import BarPlot
 from ptb_lm.bench.reporting.report import build, write_report
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.tables import Name
+from ptb_lm.common.markdown_tables import Name
 
 
 def remarks(report: Document, title: str = "small") -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 import runs
 
 from ptb_lm import compare, train
-from ptb_lm.common.tables import Name, Table
+from ptb_lm.common.markdown_tables import Name, Table
 from ptb_lm.comparison import tables
 from ptb_lm.comparison.runs import read_groups
 from ptb_lm.data import corpus

@@ -12,7 +12,7 @@ from ptb_lm.bench.reporting.page import CaptionedTable, Document, Section, write
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.summary import EQUAL_WORK, Group, Result, Summary, common_precision, distinct, summarise
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.tables import Column, Name, Table, TableCell
+from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell
 
 # Facts of an environment that tell two benchmarks apart.
 _DISTINCTIVE_FACTS = ("cpu", "processor", "device", "torch", "tensorflow", "commit")

@@ -17,7 +17,7 @@ from ptb_lm.bench.reporting.plots import Bar, SpeedPlot
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.summary import Group, Summary, distinct, speed_ratio
 from ptb_lm.bench.variants import TITLES, original, program
-from ptb_lm.common.tables import Column, Table
+from ptb_lm.common.markdown_tables import Column, Table
 from ptb_lm.model.frameworks import MODELS
 
 _SHORTEST_BAR = 6  # of a terminal, in characters

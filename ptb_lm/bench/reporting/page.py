@@ -19,8 +19,8 @@ from markupsafe import Markup
 from ptb_lm.bench.reporting import formats, plots
 from ptb_lm.bench.reporting.plots import Plot
 from ptb_lm.bench.variants import original
-from ptb_lm.common import streams, tables
-from ptb_lm.common.tables import Table
+from ptb_lm.common import markdown_tables, streams
+from ptb_lm.common.markdown_tables import Table
 
 _LONGEST_LINE = 22  # characters of a cell that is not broken: a figure with its interval
 
@@ -38,8 +38,8 @@ def _one_line(value: object) -> str:
 
 
 _TEMPLATES.filters |= {
-    "text": tables.markdown_text,
-    "table": tables.to_markdown,
+    "text": markdown_tables.markdown_text,
+    "table": markdown_tables.to_markdown,
     "names": formats.join_names,
     "original": original,
     **{name: getattr(formats, name) for name in ("percent", "quantity", "ratio", "significant", "times")},

@@ -23,7 +23,7 @@ from ptb_lm.bench.summary import Group, Summary, distinct, summarise
 from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import atomic_write
-from ptb_lm.common.tables import Column, Name, Table, TableCell
+from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell
 from ptb_lm.training import run_folders
 
 MARKDOWN, PAGE = "report.md", "report.html"

@@ -22,7 +22,7 @@ from ptb_lm.bench.reporting.formats import (
     wrap,
 )
 from ptb_lm.bench.summary import Group, Result, distinct, speed_ratio
-from ptb_lm.common.tables import Column, Name, Table, TableCell
+from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell
 
 # Below and above the tables of a terminal.
 _ROUNDS_ALONE = "Of fewer than three processes: some intervals lack what differs between processes."
