@@ -68,6 +68,7 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 def pytest_configure() -> None:
     """Let signals be heard: background jobs ignore SIGINT, nohup ignores SIGHUP, and so would children."""
+    gc.disable()  # a quarter of the collection of tests, which makes objects that all stay
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
@@ -90,6 +91,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Let no later collection of garbage look at what the imports and the tests' items have made."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
