@@ -446,6 +446,23 @@ def test_side_by_side_is_the_same_though_one_was_killed(
     assert f"test perplexity of 2 seeds: {mean_and_deviation(both, 1, 2)}" in capsys.readouterr().out
 
 
+def test_seeds_that_were_begun_keep_what_was_taken(data: Path, tmp_path: Path) -> None:
+    """Where they continue, something else may be the fastest."""
+    begun = tmp_path / "seed-1"
+    runs.train_run(data, begun, "--seed", "1", "--model", "basic", "--precision", "bf16", "--epochs", "1")
+    commands: list[list[str]] = []
+    flags = runs.arguments(data, tmp_path, "--seeds", "1", "2")
+    given = train._parser().parse_args(flags)
+    seeds.train(given, lambda command: bool(commands.append(command)))
+    assert [command[command.index("--model") + 1] for command in commands] == ["basic", "basic"]
+    assert [command[command.index("--precision") + 1] for command in commands] == ["bf16", "bf16"]
+    assert "--resume" in commands[0]
+    overwrite = train._parser().parse_args([*flags, "--overwrite"])
+    commands.clear()
+    seeds.train(overwrite, lambda command: bool(commands.append(command)))
+    assert not any("--model" in command for command in commands), "new runs choose anew"
+
+
 def test_nothing_is_made_before_the_framework_is_imported(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
