@@ -8,7 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -229,18 +229,13 @@ def _report(runs: Sequence[RunDirectory], failures: Sequence[int], folder: Path)
     if failures:
         which = f"seed{'s' * (len(failures) > 1)} {', '.join(map(str, failures))}"
         cli.remark(f"{which} failed and {'is' if len(failures) == 1 else 'are'} not included below")
-    for line in _lines(results):
-        cli.remark(line)
+    for split in ("test", "valid"):
+        values = [result[f"{split}_perplexity"] for result in results]
+        summary = ", ".join(f"{value:.2f}" for value in values)
+        if len(values) > 1:
+            spread = f"{stdev(values):.2f} (mean ± standard deviation)"
+            summary = f"{fmean(values):.2f} ± {spread}: {summary}"
+        if values:
+            seeds = f"{len(values)} seed{'s' * (len(values) > 1)}"
+            cli.remark(f"{split} perplexity of {seeds}: {summary}")
     cli.remark(f"the runs are in {folder}")
-
-
-def _lines(results: Sequence[dict[str, Any]]) -> Iterator[str]:
-    if not results:
-        return
-    for name, key in (("test", "test_perplexity"), ("valid", "valid_perplexity")):
-        values = [result[key] for result in results]
-        spread = f" ± {stdev(values):.2f} (mean ± standard deviation)" if len(values) > 1 else ""
-        each = ", ".join(f"{value:.2f}" for value in values)
-        yield f"{name} perplexity of {len(values)} seed{'s' * (len(values) > 1)}: " + (
-            f"{fmean(values):.2f}{spread}: {each}" if spread else each
-        )

@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -51,29 +51,33 @@ class Scalars:
 
     def add(self, values: Mapping[str, float], step: int) -> None:
         """Write scalars by tag, and flush them."""
-        summary = Summary(value=[Summary.Value(tag=tag, simple_value=v) for tag, v in values.items()])
-        self._write(Event(wall_time=time.time(), step=step, summary=summary))
+        self._write_values([Summary.Value(tag=tag, simple_value=v) for tag, v in values.items()], step)
 
     def begin(self, config: Mapping[str, Any], step: int) -> None:
-        """Write a run's configuration: for the hparams plugin, and as text.
+        """Write a run's configuration: for the hparams plugin, and as a table, which it shows as text.
 
         Args:
             config: Configuration, as config.json has it.
             step: Step where the run begins or continues.
         """
-        values = [_config_table("config", config), _session_start(config, time.time())]
-        self._write(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+        rows = ([name, json.dumps(value)] for name, value in _flat(config))
+        table = text_pb("config", write_markdown(["name", "value"], rows)).value[0]
+        self._write_values([table, _session_start(config)], step)
 
     def end(self, step: int) -> None:
         """Write for the hparams plugin that the run has ended."""
-        values = [_session_end(time.time())]
-        self._write(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+        info = SessionEndInfo(status=STATUS_SUCCESS, end_time_secs=time.time())
+        data = HParamsPluginData(session_end_info=info)
+        self._write_values([_hparams_value(hparams_plugin.SESSION_END_INFO_TAG, data)], step)
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
             with files.name_in_errors(self._path):  # what a full disk refused is tried again
                 self._file.close()
+
+    def _write_values(self, values: Sequence[Summary.Value], step: int) -> None:
+        self._write(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
     def _write(self, event: Event) -> None:
         if self._file is not None:
@@ -82,21 +86,9 @@ class Scalars:
                 self._file.flush()
 
 
-def _config_table(tag: str, config: Mapping[str, Any]) -> Summary.Value:
-    """Return a configuration as a table in Markdown, which is how TensorBoard shows a text."""
-    table = write_markdown(["name", "value"], ([name, json.dumps(value)] for name, value in _flat(config)))
-    value: Summary.Value = text_pb(tag, table).value[0]
-    return value
-
-
-def _session_start(config: Mapping[str, Any], seconds: float) -> Summary.Value:
-    """Return a run's hyper-parameters.
-
-    Args:
-        config: Configuration, as config.json has it.
-        seconds: Time when the run starts, by time.time.
-    """
-    info = SessionStartInfo(start_time_secs=seconds)
+def _session_start(config: Mapping[str, Any]) -> Summary.Value:
+    """Return the hyper-parameters of a run that starts now, from its configuration as config.json has it."""
+    info = SessionStartInfo(start_time_secs=time.time())
     for name, value in _flat(config):
         if isinstance(value, bool):
             info.hparams[name].bool_value = value
@@ -106,12 +98,6 @@ def _session_start(config: Mapping[str, Any], seconds: float) -> Summary.Value:
             info.hparams[name].string_value = streams.escape_controls(str(value))  # a path may be no UTF-8
     data = HParamsPluginData(session_start_info=info)
     return _hparams_value(hparams_plugin.SESSION_START_INFO_TAG, data)
-
-
-def _session_end(seconds: float) -> Summary.Value:
-    """Return the end of a run, at some time by time.time."""
-    info = SessionEndInfo(status=STATUS_SUCCESS, end_time_secs=seconds)
-    return _hparams_value(hparams_plugin.SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=info))
 
 
 def _hparams_value(tag: str, data: HParamsPluginData) -> Summary.Value:

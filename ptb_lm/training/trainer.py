@@ -1,5 +1,6 @@
 """The training loop: epochs, validation, the best weights, stopping. It knows no framework."""
 
+import contextlib
 import math
 import time
 from collections.abc import Sequence
@@ -100,7 +101,7 @@ class Trainer:
         display = Display(
             progress, self.config, steps=self.steps, log_seconds=self.log_seconds, scalars=scalars
         )
-        try:
+        with contextlib.closing(scalars):
             self._save()  # before any work: a folder that cannot be written is noticed now
             self.directory.write_metrics(progress.rows)
             scalars.begin(self.run.to_json(), step=steps_done)
@@ -114,8 +115,6 @@ class Trainer:
             scalars.add(metrics.result_scalars(result), step=self._steps_done())
             scalars.end(step=self._steps_done())
             return result
-        finally:
-            scalars.close()
 
     def _train_epoch(self, rows_BL: Words, display: Display) -> None:
         progress, rate = self.progress, self.config.learning_rate_in(self.progress.epoch)
