@@ -32,6 +32,7 @@ KINDS = {
 }
 SCORING = {"float32": "scoring-medium-fp32-cpu", "bfloat16": "scoring-medium-bf16-cpu"}
 GOAL = 10  # times as fast side by side as one after the other
+GOAL_SHARE = 0.85  # of the rate of the fastest products, where that is less than GOAL times as fast
 CONTENTION = "contention-medium-cpu"
 
 
@@ -99,13 +100,19 @@ def scoring(results: Path) -> str:
     found, parts = store.read(results, "studies/scoring.csv"), []
     for precision, name in SCORING.items():
         rows = found[found["id"] == name]
-        ratios = (rows["batched"] / rows["alone"]).groupby(rows["longest"]).median()
-        goals = [
-            f"{'reached' if value >= GOAL else 'missed'} for sentences of 1 to {longest} words"
-            for longest, value in ratios.items()
-        ]
+        verdicts = []
+        for longest, some in rows.groupby("longest"):
+            ratio, at_limit, share = (
+                (some[fast] / some[slow]).median()
+                for fast, slow in (("batched", "alone"), ("limit", "alone"), ("batched", "limit"))
+            )
+            reached = ratio >= GOAL or (at_limit < GOAL and share >= GOAL_SHARE)
+            verdicts.append(f"{'reached' if reached else 'missed'} for sentences of 1 to {longest} words")
         shown = scoring_study.table(rows.to_dict("records"))
-        goal = f"The goal, {GOAL} times as fast, is {', and '.join(goals)}."
+        goal = (
+            f"The goal, {GOAL} times as fast, or {GOAL_SHARE:.0%} of the fastest products where these allow "
+            f"less, is {', and '.join(verdicts)}."
+        )
         parts.append(f"In {precision} ({_where(results, name)}):\n\n{shown}\n{goal}")
     return "\n\n".join(parts)
 
