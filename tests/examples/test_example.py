@@ -272,10 +272,9 @@ def test_predictions_of_nan_end_the_run() -> None:
 
 
 def test_without_scikit_learn_the_error_says_how_to_install_it() -> None:
-    code = (
-        "import runpy, sys; sys.modules['sklearn'] = None; runpy.run_path(sys.argv.pop(1), None, '__main__')"
-    )
-    done = python("-c", code, str(FILE))
+    code = "import runpy, sys; sys.modules['sklearn'] = None; sys.path.insert(0, sys.argv.pop()); "
+    code += "runpy.run_path(sys.argv.pop(1), None, '__main__')"
+    done = python("-c", code, str(FILE), str(FILE.parent))  # the folder that `python FILE` looks into
     assert done.returncode == 2
     assert "scikit-learn" in runs.sentence(done.stderr, example)
     assert "pip install -e" in done.stderr
