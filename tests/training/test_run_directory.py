@@ -1,22 +1,25 @@
 """A run directory: what its files must hold to be believed."""
 
+import hashlib
 import json
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import runs
 
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.json_fields import convert
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import parameters
 from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.config import SMALL
 from ptb_lm.training import tensors
-from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_config import InitFrom, RunConfig, Source
 from ptb_lm.training.run_directory import COLUMNS, NoEpochError, RunDirectory
 
 RUN = RunConfig(
@@ -320,3 +323,22 @@ def test_the_result_comes_back_once_the_run_has_ended(directory: RunDirectory) -
     assert directory.read_result() == {**runs.RESULT, "of": "a later version"}
     directory.remove_result()
     assert directory.read_result() is None
+
+
+# The origins of a text and of initial weights.
+
+HASH = hashlib.sha256(b"a text").hexdigest()
+SOURCE = Source(path="/text", sha256=HASH)
+START = InitFrom(run="/run", weights_sha256=HASH, test_perplexity=None, new_words=2)
+
+
+@pytest.mark.parametrize("record", [SOURCE, START])
+def test_a_record_is_read_as_it_was_written(record: Source | InitFrom) -> None:
+    assert convert(msgspec.to_builtins(record), type(record)) == record
+
+
+@pytest.mark.parametrize("wrong", ["", "basic", HASH[:-1], HASH + "0", HASH.upper(), "g" + HASH[1:], 1])
+@pytest.mark.parametrize(("record", "name"), [(SOURCE, "sha256"), (START, "weights_sha256")])
+def test_a_digest_that_is_no_sha256_is_refused(record: Source | InitFrom, name: str, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} cannot be {wrong!r}: "):
+        convert({**msgspec.to_builtins(record), name: wrong}, type(record))
