@@ -379,28 +379,24 @@ def test_without_matplotlib_a_sentence_says_how_to_get_the_page(
     assert capsys.readouterr().out.endswith(f"is not written: {plots.MISSING}\n")
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("run")
-    return runs.train_run(runs.write_corpus(folder / "data"), folder / "a run")
-
-
 @pytest.mark.slow
-def test_learning_curves_are_those_of_the_run(run: Path, tmp_path: Path) -> None:
-    report = build(summarise(write(tmp_path, [row()])), runs=[run])
-    line = results(report, "Learning curves")["a run"]
+def test_learning_curves_are_those_of_the_run(plain_run: Path, tmp_path: Path) -> None:
+    report = build(summarise(write(tmp_path, [row()])), runs=[plain_run])
+    line = results(report, "Learning curves")[plain_run.name]
     assert line["epochs"] == "2"
-    assert number(line["test perplexity"]) == pytest.approx(runs.result(run)["test_perplexity"], abs=0.005)
+    assert number(line["test perplexity"]) == pytest.approx(
+        runs.result(plain_run)["test_perplexity"], abs=0.005
+    )
 
 
 @pytest.mark.slow
-def test_a_run_that_is_none_is_one_sentence(run: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_none_is_one_sentence(plain_run: Path, tmp_path: Path) -> None:
     summary = summarise(write(tmp_path, [row()]))
     with pytest.raises(UserError, match="does not exist"):
         build(summary, runs=[tmp_path / "missing"])
     broken = tmp_path / "broken"
     broken.mkdir()
-    (broken / "config.json").write_bytes((run / "config.json").read_bytes())
+    (broken / "config.json").write_bytes((plain_run / "config.json").read_bytes())
     with pytest.raises(UserError, match="missing"):
         build(summary, runs=[broken])
     for content, why in (("", "epochs"), ('{"epoch": 1}\n', "line 1")):
