@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -141,18 +141,29 @@ def cpu_quota() -> float | None:
     return None
 
 
-def _seconds_of_others() -> float | None:
-    """Return the seconds that these cores have spent on other processes; None if the system does not tell."""
+def seconds_of_cores(columns: Sequence[int]) -> float | None:
+    """Return the seconds that this process's cores have spent on some kinds of work, by all processes.
+
+    Args:
+        columns: The kinds, as columns of /proc/stat: 1 is user, 2 nice, 3 system.
+
+    Returns:
+        None where the system does not tell.
+    """
     try:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
     ours = {f"cpu{core}" for core in cores()}
     fields = [line.split() for line in lines if line.partition(" ")[0] in ours]
+    return sum(int(row[column]) for row in fields for column in columns) / HERTZ
+
+
+def _seconds_of_others() -> float | None:
+    spent = seconds_of_cores((1, 3))
     own = os.times()  # with children that this process has waited for: a compiler
-    # user, nice, system, ...
-    spent = sum(int(times[1]) + int(times[3]) for times in fields) / HERTZ
-    return spent - own.user - own.system - own.children_user - own.children_system
+    ours = own.user + own.system + own.children_user + own.children_system
+    return None if spent is None else spent - ours
 
 
 def _git_commit() -> str | None:

@@ -55,8 +55,7 @@ def _sentence(error: str, values: Any) -> str:
         return f"unknown key {unknown[1]!r}"
     names = re.findall(r"[^.\[\]`]+", path)
     for name in names:
-        if (
-            isinstance(values, dict) and name in values
-        ):  # of a list, or of an object of any keys, msgspec does not tell which
+        # Of a list, or of an object of any keys, msgspec does not tell which.
+        if isinstance(values, dict) and name in values:
             values, key = values[name], name
     return f"{key} cannot be {_SHORT.repr(values)}: {problem[0].lower()}{problem[1:]}"

@@ -207,16 +207,12 @@ def least_disturbed(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def _seconds_of_others() -> float | None:
     """Return the seconds of this process's cores that were not its session's; None if unknown."""
-    try:
-        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
-    except OSError:
+    busy = host.seconds_of_cores(_BUSY)
+    if busy is None:
         return None
-    cores = {f"cpu{core}" for core in host.cores()}
-    fields = [line.split() for line in lines if line.partition(" ")[0] in cores]
-    busy = sum(int(row[column]) for row in fields for column in _BUSY)
     # With the ticks of the children that a process has waited for.
     ours = sum(sum(map(int, fields[11:15])) for _, fields in session_processes())
-    return (busy - ours) / host.HERTZ
+    return busy - ours / host.HERTZ
 
 
 def session_processes() -> Iterator[tuple[Path, list[str]]]:
