@@ -219,12 +219,14 @@ _NOT_THE_SHORT_NAME = re.compile(r"Intel|AMD|NVIDIA|\(R\)|Processor|\d+GB.*|@.*"
 
 
 def _hardware(runs: pd.DataFrame) -> str:
-    """Return the short names of the processors or GPUs and, of processors, how many threads computed."""
+    """Return the short names of the processors or GPUs."""
     names = runs["processor"].map(lambda name: " ".join(_NOT_THE_SHORT_NAME.sub("", name).split()))
-    threads = runs["machine"].str.partition("threads: ")[2]
-    known = dict.fromkeys(threads[threads != ""])
-    counts = f", {' or '.join(known)} thread{'s' * ([*known] != ['1'])}" if known else ""
-    return " or ".join(dict.fromkeys(names)) + counts
+    return _on_one_line(" or ".join(dict.fromkeys(names)))
+
+
+def _on_one_line(text: str) -> str:
+    """Return a cell's text with spaces at which no line breaks: the flags beside it break first."""
+    return text.replace(" ", "&nbsp;")
 
 
 def _short_flags(runs: pd.DataFrame) -> str:
@@ -236,7 +238,7 @@ def _short_flags(runs: pd.DataFrame) -> str:
 
 _SHORTER: dict[str, CellWriter] = {
     "`--config` …": _short_flags,
-    "test perplexity:": _mean("test", strong=True),
+    "test perplexity:": lambda runs: _on_one_line(_SHORT["test perplexity, best epoch:"](runs)),
     "published:": _SHORT["published by the tutorial:"],
     "minutes:": _SHORT["minutes:"],
     "trained on": _hardware,
