@@ -17,6 +17,8 @@ from ptb_lm.model.config import SMALL, Config
 for variable in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
     os.environ.setdefault(variable, "1")
 
+# They come first, so that no process is left alone with one of them at the end.
+LONGEST = {"test_distribution.py", "test_demo.py"}
 SLOW_TO_IMPORT = {"tensorflow", "keras", "jax", "pytensor"}
 
 
@@ -82,8 +84,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what takes seconds to import or to compile; let the longest test come first."""
-    items.sort(key=lambda item: item.path.name != "test_demo.py")
+    """Mark as slow what takes seconds to import or to compile; let the longest tests come first."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
     for item in items:
         if _frameworks(item) & {*SLOW_TO_IMPORT, "compile"}:
             item.add_marker(pytest.mark.slow)

@@ -83,6 +83,16 @@ def test_a_run_that_cannot_be_checked_is_refused(file: str, run: Path, tmp_path:
     assert not (results / store.CHECKS).exists()
 
 
+def test_a_finished_run_stays_until_another_has_ended(run: Path, tmp_path: Path) -> None:
+    results, copy = tmp_path / "results", tmp_path / "mine"
+    shutil.copytree(run, copy)
+    assert keep.run(results, run, "mine")
+    before = runs.files(results)
+    (copy / "result.json").unlink()
+    assert not keep.run(results, copy, "mine", replace=True)
+    assert runs.files(results) == before
+
+
 def as_a_record(result: dict[str, Any]) -> None:
     """Let a run's result be what the list of a CPU asks for."""
     result["test_perplexity"] = 78.3
