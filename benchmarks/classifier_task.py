@@ -127,8 +127,8 @@ class ClassifierSteps(TimedSteps):
 
     @override
     def restart(self) -> None:
-        """Begin anew at the initial weights; Adam goes on with its moments, which cost a step the same."""
         self.model.load_weights(sequence_classifier.initial(self.task.config, seed=self.seed))
+        self.model.reset_optimizer()
 
     @override
     def losses(self, pass_name: str, steps: int) -> list[float]:

@@ -1,7 +1,11 @@
-"""The workloads of the suite rivals: small and medium, by the loops that people write in three frameworks."""
+"""The workloads of two suites.
+
+rivals: small and medium, by the loops that people write in three frameworks. coverage: a program against
+itself, in little time (studies/coverage.py).
+"""
 
 from ptb_lm.bench.language_workloads import PLAIN_TORCH, PTB_VOCABULARY
-from ptb_lm.bench.variants import name_variants
+from ptb_lm.bench.variants import Variant, name_variants
 from ptb_lm.bench.workloads import LanguageTask, Workload
 from ptb_lm.model.config import PRESETS
 
@@ -24,4 +28,14 @@ RIVALS = tuple(
         measured_twice="torch/block_fused",
     )
     for name in ("small", "medium")
+)
+
+COVERAGE = (
+    Workload(
+        name="small-2000-words",
+        task=LanguageTask(config=PRESETS["small"], vocabulary_size=2_000),
+        variants=(Variant("torch/cudnn", "PyTorch cudnn (nn.LSTM)"),),
+        baseline="torch/cudnn",
+        seconds=0.2,
+    ),
 )

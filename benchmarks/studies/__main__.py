@@ -116,7 +116,7 @@ _STUDIES: Mapping[str, tuple[str, Flags]] = {
         },
     ),
     "coverage": (
-        "How many of a program's intervals against itself contain 1, from a benchmark's rows.",
+        "How many of a program's intervals against itself contain 1.",
         {
             "folder": {
                 "type": Path,
@@ -125,8 +125,13 @@ _STUDIES: Mapping[str, tuple[str, Flags]] = {
             },
             "--repetitions": {
                 "type": cli.whole_number(1),
-                "default": 20,
+                "default": 40,
                 "help": "studies that the rounds are divided into (default: %(default)s)",
+            },
+            "--measure": {
+                "action": "store_true",
+                "help": "measure a small model twice into FOLDER, or continue that; some 20 minutes on two "
+                "cores",
             },
         },
     ),

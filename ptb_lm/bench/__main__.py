@@ -114,16 +114,21 @@ _HOW_IT_IS_MEASURED: Flags = {
         "metavar": "VARIANT[@PRECISION]",
         "help": "the variant to compare with (default: as the workload declares)",
     },
+    "--minutes": {
+        "type": cli.positive_number,
+        "metavar": "N",
+        "help": "time for each workload, by which the number of processes is planned after some of them; "
+        "fewer where these tell differences of 5 %% (default: as the workload declares; list SUITE)",
+    },
     "--rounds": {
         "type": cli.whole_number(1),
         "metavar": "N",
-        "help": "blocks of steps of each variant (default: as the workload declares; list SUITE)",
+        "help": "blocks of steps of each variant, which are not planned then (default: two a process)",
     },
     "--processes": {
         "type": cli.whole_number(1),
         "metavar": "N",
-        "help": "processes per variant; they share the rounds (default: as the workload declares, which "
-        "is 5)",
+        "help": "processes per variant, which share the rounds and are not planned then",
     },
     "--row-limit": {
         "type": cli.positive_number,

@@ -35,8 +35,8 @@ def _list(arguments: argparse.Namespace) -> int:
 def _list_variants(workload: Workload) -> None:
     passes = " and ".join(workload.passes)
     cli.say(
-        f"    {passes}; {workload.rounds} rounds of at least {workload.steps} steps and about a second, by "
-        f"{workload.processes} processes a variant; {workload.warm_up} steps to warm up"
+        f"    {passes}; some {workload.minutes:g} minutes, {workload.processes} processes a variant or more; "
+        f"blocks of {workload.steps} steps and {workload.seconds:g} s or more; {workload.warm_up} to warm up"
     )
     for variant in workload.variants:
         baseline = " (baseline)" * (variant.name == workload.baseline)
@@ -52,6 +52,7 @@ def _run(arguments: argparse.Namespace) -> int:
     options = _options(
         arguments,
         baseline=arguments.baseline,
+        minutes=arguments.minutes,
         rounds=arguments.rounds,
         processes=arguments.processes,
         row_limit=arguments.row_limit,

@@ -148,12 +148,11 @@ def _verdict(
         with contextlib.closing(
             Worker(order, identity=0, log=log, environment=machine.environment)
         ) as worker:
-            facts = worker.facts
-            for pass_name in workload.passes:
-                worker.warm_up(pass_name, steps=workload.warm_up, limit=0.0)
+            worker.warm_up(workload.passes, steps=workload.warm_up, limit=0.0)
     except WorkerError as error:
         said = log.read_text() if log.exists() else ""
         return dataclasses.replace(verdict, status=error.status, reason=str(error), log=said)
+    facts = worker.facts
     return dataclasses.replace(verdict, errors=facts["parity"], environment=facts["environment"])
 
 

@@ -29,6 +29,7 @@ from typing import Literal, TypeVar
 Round = TypeVar("Round")  # what tells rounds apart
 
 CONFIDENCE = 0.95
+NORMAL_TENTH = -1.2816  # the 0.1 quantile of the normal distribution
 PROCESSES_FOR_A_UNIT = 3  # with two, one degree of freedom makes an interval of 12.7 standard errors
 
 
@@ -164,6 +165,24 @@ def difference(a: LogMean, b: LogMean) -> LogMean:
         return LogMean(mean=mean, error=0.0, freedom=min(a.freedom, b.freedom))
     freedom = total**2 / (variances[0] ** 2 / a.freedom + variances[1] ** 2 / b.freedom)
     return LogMean(mean=mean, error=math.sqrt(total), freedom=max(1, math.floor(freedom + 1e-9)))
+
+
+def count_units(deviation: float, *, freedom: float, half_width: float, most: int) -> int:
+    """Return how many units an interval needs to be so narrow, as nine of ten will be.
+
+    Args:
+        deviation: Standard deviation of a unit, as it was estimated.
+        freedom: Degrees of freedom of that estimate. The deviation may be larger by so much as the 0.1
+            quantile of chi-squared tells, in Wilson and Hilferty's approximation.
+        half_width: Half the width of the interval, in nats.
+        most: Number of units at most.
+    """
+    part = 2 / (9 * freedom)
+    largest = deviation / (1 - part + NORMAL_TENTH * math.sqrt(part)) ** 1.5
+    units = 2
+    while units < most and t_quantile(units - 1) * largest / math.sqrt(units) > half_width:
+        units += 1
+    return units
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant
-from ptb_lm.bench.workloads import Workload
+from ptb_lm.bench.workloads import ROUNDS_OF_A_PROCESS, Workload
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.frameworks import PRECISIONS, Framework
 
@@ -24,8 +24,9 @@ class Options:
         workloads: Patterns of names; all workloads if there are none.
         variants: Patterns of names, PATTERN[@PRECISION] (`_match`); all variants if there are none.
         baseline: Variant that speeds are compared with, VARIANT[@PRECISION]; None as the workload declares.
-        rounds: Blocks of each variant; None as the workload declares.
-        processes: Processes per variant, at most one a round; None as the workload declares.
+        minutes: Minutes of a workload, by which the number of processes is planned; None as it declares.
+        rounds: Blocks of each variant; None as planned.
+        processes: Processes per variant, at most one a round; None as planned.
         batch_size: Rows of a batch; None as the workload declares.
         row_limit: Seconds for all timed blocks of a workload, pass and variant.
         device: "auto", "cpu" or "cuda".
@@ -38,6 +39,7 @@ class Options:
     workloads: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
     baseline: str | None = None
+    minutes: float | None = None
     rounds: int | None = None
     processes: int | None = None
     batch_size: int | None = None
@@ -91,7 +93,8 @@ def _match_workloads(workloads: Sequence[Workload], options: Options) -> list[Wo
 def _with_options(workload: Workload, options: Options, added: Sequence[Variant]) -> Workload:
     """Return a workload with all its variants, as the options want it measured."""
     variants, batch = [*workload.variants, *added], options.batch_size
-    rounds = options.rounds or max(workload.rounds, options.processes or 0)
+    rounds = options.rounds or ROUNDS_OF_A_PROCESS * (options.processes or workload.processes)
+    is_planned = options.rounds is None and options.processes is None
     if options.processes is not None and options.processes > rounds:
         raise UserError(f"--processes {options.processes} is more than the {rounds} rounds; each needs one")
     if options.baseline is not None and options.baseline not in {variant.name for variant in variants}:
@@ -106,6 +109,7 @@ def _with_options(workload: Workload, options: Options, added: Sequence[Variant]
         task=workload.task if batch is None else workload.task.with_batch_size(batch),
         rounds=rounds,
         processes=options.processes or min(workload.processes, rounds),
+        minutes=(options.minutes or workload.minutes) if is_planned else None,
         variants=tuple(variants),
         baseline=options.baseline or workload.baseline,
     )

@@ -26,6 +26,7 @@ from ptb_lm.model.cells import LSTM
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import Framework
 
+ROUNDS_OF_A_PROCESS = 2  # the second in the reverse order of the first, so that drift cancels (run/runner.py)
 FLOPS_PER_MULTIPLY_ADD = {"forward": 2, "train": 6}
 
 
@@ -185,10 +186,15 @@ class Workload:
     baseline: str  # the variant that speeds are compared with
     measured_twice: str = "torch/cudnn"  # the variant of the A/A test, which a suite adds (suites.py)
     passes: tuple[str, ...] = ("train",)
+    # Minutes of all processes together, by which their number is planned (run/runner.py); None: it is given.
+    minutes: float | None = 15.0
     rounds: int = 5
-    steps: int = 5  # timed in a round, at least
+    steps: int = 3  # timed in a round, at least
+    # Seconds of a round, at least: the clock's own grain and the last synchronisation must not count. Longer
+    # blocks resolve no more, as processes differ by more than the blocks of one.
+    seconds: float = 0.5
     warm_up: int = 3  # steps before
-    processes: int = 5  # a variant, which share the rounds
+    processes: int = 5  # a variant, which share the rounds; if their number is planned, at least
     needs_cuda: str = ""  # why it is not measured on a CPU; "" if it is
 
     def is_last_of_process(self, index: int) -> bool:

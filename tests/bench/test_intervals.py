@@ -8,6 +8,7 @@ import pytest
 
 from ptb_lm.bench import intervals
 from ptb_lm.bench.intervals import LogMean
+from ptb_lm.bench.run import runner
 
 
 @pytest.mark.parametrize(
@@ -155,6 +156,24 @@ def test_an_interval_covers_the_truth_as_often_as_it_says(
         seed=seed,
     )
     assert covered == pytest.approx(0.95, abs=0.02)
+
+
+@pytest.mark.parametrize("noise", [0.03, 0.06])
+def test_an_interval_covers_the_truth_where_its_processes_were_planned_by_their_spread(noise: float) -> None:
+    """Six variants; the first processes decide how many there are, and count as well."""
+    rng, repeats, most = np.random.default_rng(1), 2000, 15
+    processes = {n: (n, n) for n in range(most)}
+    planned, hits = [], 0
+    for _ in range(repeats):
+        baseline, *others = (dict(enumerate(np.exp(rng.normal(0, noise, most)))) for _ in range(7))
+        first = {n: baseline[n] for n in range(runner.PILOT)}
+        ratios = [intervals.ratio(first, {n: each[n] for n in first}, processes) for each in others]
+        count = runner.count_processes(ratios, least=5, affordable=most)
+        ratio = intervals.ratio(baseline, {n: others[0][n] for n in range(count)}, processes)
+        planned.append(ratio.units)
+        hits += not ratio.differs
+    assert min(planned) < max(planned) <= most, "it decides"
+    assert hits / repeats == pytest.approx(0.95, abs=0.02)
 
 
 def test_rounds_as_units_would_not_cover_what_processes_draw_once() -> None:

@@ -1,29 +1,37 @@
 """What a measurement says of a row beside its figures."""
 
 import dataclasses
+import math
 import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
+import numpy as np
 import pytest
 
 from ptb_lm.bench.rows import Row
-from ptb_lm.bench.run import process
+from ptb_lm.bench.run import process, runner
 from ptb_lm.bench.run.machine import Product, products
 from ptb_lm.bench.run.measurement import Measurement
 from ptb_lm.bench.run.process import WorkerError
 from ptb_lm.bench.run.record import Record
 from ptb_lm.bench.run.timed_steps import WarmUp
-from ptb_lm.bench.selection import Options
+from ptb_lm.bench.selection import Options, select_workloads
 from ptb_lm.bench.suites import SUITES
+from ptb_lm.bench.summary import summarise
 from ptb_lm.bench.variants import Variant
+from ptb_lm.bench.workloads import Workload
 
 MACHINE: Any = SimpleNamespace(device="cpu", environment={})
 
 (SMALL,) = SUITES["quick"].workloads
+AGAIN = "torch/cudnn#again"
+VARIANTS = ("torch/cudnn", "torch/block_fused", AGAIN)
+RNG = np.random.default_rng(1)
 
 
 def measurement(folder: Path, machine: Any) -> Measurement:
@@ -39,20 +47,14 @@ def test_a_comparison_on_copies_of_some_rows_says_so(
     assert re.findall(r"\d+", note or "") == numbers
 
 
-@pytest.mark.parametrize("rates", [(100.0, 120.0), (120.0, 100.0)])
-def test_the_limit_is_the_larger_of_before_and_after_and_a_copy_comes_last(
-    rates: tuple[float, float], tmp_path: Path
-) -> None:
+def test_the_limit_is_the_larger_of_before_and_after_a_block_and_blocks_share_it(tmp_path: Path) -> None:
+    """A copy never comes right before a block."""
     events: list[Any] = []
+    rates = iter((100.0, 120.0, 90.0))
 
     def gemm(precision: str, products: Sequence[Product]) -> dict[str, Any]:
         events.append((precision, products))
-        return {
-            "gemm_gflops": rates[len(events) // 2],
-            "gemm_library": "a library",
-            "gemm_shape": "a shape",
-            "gemm_threads": 1,
-        }
+        return {"gemm_gflops": next(rates), "gemm_library": "a library"}
 
     def block(pass_name: str, steps: int) -> dict[str, Any]:
         events.append((pass_name, steps))
@@ -64,11 +66,13 @@ def test_the_limit_is_the_larger_of_before_and_after_and_a_copy_comes_last(
 
     machine = SimpleNamespace(device="cpu", environment={}, gemm=gemm, copy_gbytes=copy_gbytes)
     worker: Any = SimpleNamespace(block=block)
-    found, beside = measurement(tmp_path, machine)._block(worker, "train", 5, "bf16")
-    limit = {"gemm_gflops": 120.0, "gemm_library": "a library", "gemm_shape": "a shape", "gemm_threads": 1}
-    assert (found, beside) == ({"seconds": 1.0, "others": None}, {**limit, "copy_gbytes": 20.0})
+    found = measurement(tmp_path, machine)
+    limit = {"gemm_gflops": 120.0, "gemm_library": "a library", "copy_gbytes": 20.0}
+    for steps in (5, 7):
+        timed, beside = found._block(worker, "train", steps, "bf16")
+        assert (timed, beside) == ({"seconds": 1.0, "others": None}, limit)
     asked = ("bf16", products(SMALL.task))
-    assert events == [asked, ("train", 5), asked, "copy"]
+    assert events == [asked, ("train", 5), "copy", asked, ("train", 7), "copy", asked]
 
 
 @pytest.mark.parametrize(("batch", "cut"), [(20, ""), (2, "batch 2 of 20"), (64, "batch 64 instead of 20")])
@@ -80,64 +84,145 @@ def test_another_batch_size_is_told(batch: int, cut: str, tmp_path: Path) -> Non
     assert found._row(Variant("torch/cudnn", ""), "train").cut == cut
 
 
-def test_a_block_may_take_all_of_a_long_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+class FakeProcess:
+    """A worker's process that answers what a right one does."""
 
-    class Process:
-        def __init__(self, *arguments: str, timeout: float, environment: Mapping[str, str]) -> None:
-            asked.append(timeout)
+    alive: ClassVar[list[str]] = []
+    timeouts: ClassVar[list[float]] = []
+    asked: ClassVar[list[tuple[str, str]]] = []  # variants, and "check", "confirm" or "block"
+    blocks_left = 10_000  # before a Ctrl-C
+    noise = 0.01
+    needs_all_memory = ""  # a variant that fails beside others
+    fails_alone = False
 
-        def ask(self, **question: Any) -> dict[str, Any]:
-            return {}
+    def __init__(self, *arguments: str, timeout: float, environment: Mapping[str, str]) -> None:
+        self.timeouts.append(timeout)
 
-        def close(self) -> None:
-            pass
+    def send(self, *, order: Mapping[str, Any]) -> None:
+        self.variant = order["variant"]
+        self.alive.append(self.variant)
 
-    monkeypatch.setattr(process, "Process", Process)
+    def receive(self) -> dict[str, Any]:
+        if self.variant == self.needs_all_memory and (len(self.alive) > 1 or self.fails_alone):
+            raise WorkerError("failed", "no memory")
+        return {"engine": "", "environment": {}, "build_seconds": 1.0}
+
+    def ask(self, **question: Any) -> dict[str, Any]:
+        if "pass" not in question:
+            (what,) = question
+            self.asked.append((self.variant, what))
+            if what == "check":
+                parity = {"rows": 20, "distinct_rows": 20}
+                return {"parity": parity, "check": {}, "loss": 1.0, "check_seconds": 1.0}
+            return {"check_seconds": 1.0, "same": question["confirm"] == [1.0], "first_losses": [1.0]}
+        if question["untimed"]:
+            type(self).blocks_left -= 1
+            if self.blocks_left < 0:
+                raise KeyboardInterrupt
+            self.asked.append((self.variant, "block"))
+        seconds = math.exp(RNG.normal(0, self.noise))
+        return {"seconds": seconds, "others": None, "peak_memory": {"host_bytes": 1}}
+
+    def stderr(self) -> str:
+        return "what it wrote"
+
+    def close(self) -> None:
+        self.alive.remove(self.variant)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcess]:
+    fake = type("Fake", (FakeProcess,), {"alive": [], "timeouts": [], "asked": []})
+    monkeypatch.setattr(process, "Process", fake)
+    return fake
+
+
+def test_a_block_may_take_all_of_a_long_limit(tmp_path: Path, fake: type[FakeProcess]) -> None:
     options = Options(suite="quick", row_limit=7200.0)
     found = Measurement(options, SMALL, Record(tmp_path, {}), MACHINE, session="", command="")
-    found.prepare(Variant("torch/cudnn", ""))
-    assert asked == [7200.0 + process.TIMEOUT]
+    found.prepare([Variant("torch/cudnn", "")])
+    assert fake.timeouts == [7200.0 + process.TIMEOUT]
 
 
 @pytest.mark.parametrize("enough_alone", [True, False])
 def test_what_fails_beside_others_is_tried_again_alone(
-    enough_alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    enough_alone: bool, tmp_path: Path, fake: type[FakeProcess]
 ) -> None:
-    alive: list[str] = []
-
-    class Process:
-        def __init__(self, *arguments: str, **more: Any) -> None:
-            self.variant = ""
-
-        def ask(self, **question: Any) -> dict[str, Any]:
-            self.variant = question["order"]["variant"]
-            alive.append(self.variant)
-            fails = self.variant == "torch/block" and (len(alive) > 1 or not enough_alone)
-            if fails:
-                raise WorkerError("failed", "no memory")
-            return {}
-
-        def stderr(self) -> str:
-            return "what it wrote"
-
-        def close(self) -> None:
-            alive.remove(self.variant)
-
-    monkeypatch.setattr(process, "Process", Process)
+    fake.needs_all_memory, fake.fails_alone = "torch/block", not enough_alone
     found = measurement(tmp_path, MACHINE)
-    assert found.prepare(Variant("torch/cudnn", "")) is not None
-    greedy = found.prepare(Variant("torch/block", ""))
+    found.prepare([Variant("torch/cudnn", ""), Variant("torch/block", "")])
     logs = [log.read_text() for log in tmp_path.glob("failures/*")]
     if enough_alone:
-        assert greedy is not None
-        assert alive == ["torch/block"]
+        assert fake.alive == ["torch/block"]
         assert (found.record.rows, logs) == ([], [])
     else:
-        assert greedy is None
-        assert alive == []
+        assert fake.alive == []
         assert [(each.variant, each.reason) for each in found.record.rows] == [("torch/block", "no memory")]
         assert logs == ["what it wrote"]
+
+
+def run(folder: Path, *, minutes: float, variants: tuple[str, ...] = VARIANTS) -> Workload:
+    """Run quick with these variants, all of which take the same time; return the last plan."""
+    options = Options(suite="quick", minutes=minutes, variants=variants, baseline="torch/cudnn")
+    rates = {"gemm_gflops": 1.0, "gemm_library": "", "gemm_shape": "", "gemm_threads": 1}
+    machine: Any = SimpleNamespace(
+        device="cpu", environment={}, gemm=lambda *_: rates, copy_gbytes=lambda: 1.0
+    )
+    (workload,) = select_workloads(options)
+    folder.mkdir(exist_ok=True)
+    runner.run(options, [workload], Record(folder, {}), machine, command="")
+    (group,) = summarise(folder).groups
+    rounds = max(each.planned_rounds for each in group.results)
+    assert {each.rounds for each in group.results} == {rounds}
+    return dataclasses.replace(workload, rounds=rounds, processes=rounds // 2)
+
+
+def test_a_program_is_checked_once_and_its_processes_measure_a_round_and_its_reverse(
+    tmp_path: Path, fake: type[FakeProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = run(tmp_path, minutes=1e-6)
+    assert planned.processes == 5, "the least"
+    assert "small: 5 processes of each variant" in capsys.readouterr().out
+    checked = [variant for variant, what in fake.asked if what == "check"]
+    assert sorted(checked) in (["torch/block_fused", each] for each in ("torch/cudnn", AGAIN))
+    assert len([what for _, what in fake.asked if what == "confirm"]) == 5 * len(VARIANTS)
+    blocks = [variant for variant, what in fake.asked if what == "block"]
+    for begin in range(0, 30, 6):
+        first = blocks[begin : begin + 3]
+        assert sorted(first) == sorted(VARIANTS)
+        assert blocks[begin + 3 : begin + 6] == first[::-1]
+    (group,) = summarise(tmp_path).groups
+    assert {(each.ratio.unit, each.ratio.units) for each in group.results[:2] if each.ratio} <= {
+        ("process", 5),
+        ("round", 10),  # the baseline itself
+    }
+    rows = [row for result in group.results for row in result.blocks]
+    assert sum("process" in row.check for row in rows) == 2 * (5 * len(VARIANTS) - 2)
+    assert fake.alive == []
+
+
+def test_processes_are_as_many_as_their_spread_needs_or_the_time_allows(
+    tmp_path: Path, fake: type[FakeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "RATIOS_FOR_A_SPREAD", 2)
+    assert run(tmp_path / "near", minutes=600.0).processes == runner.LEAST
+    fake.noise = 0.05
+    assert runner.LEAST < run(tmp_path / "far", minutes=600.0).processes < 60
+
+
+@pytest.mark.parametrize("blocks", [3, 23, 24, 27])
+def test_an_interrupted_run_keeps_its_plan(
+    blocks: int, tmp_path: Path, fake: type[FakeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = iter(("first", "second"))
+    clock = SimpleNamespace(monotonic=time.monotonic, strftime=lambda _: next(sessions))
+    monkeypatch.setattr(runner, "time", clock)
+    fake.blocks_left = blocks  # of 24 before the plan
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, minutes=1e-6)
+    assert fake.alive == []
+    fake.blocks_left = 10_000
+    assert run(tmp_path, minutes=600.0 if blocks > 24 else 1e-6).processes == 5
 
 
 def row(index: int, seconds: float) -> Row:
@@ -229,6 +314,6 @@ def test_what_a_block_took_does_not_change_how_many_there_are(seconds: float, tm
     found = Measurement(options, SMALL, record, MACHINE, session="", command="")
     warm_up = WarmUp(first_step_seconds=1.0, warm_up_seconds=3.0, warm_up_steps=3, step_seconds=seconds)
     planned = found._plan(Variant("torch/cudnn", ""), "train", warm_up)
-    assert (planned.steps, planned.rounds) == (1, 4)
+    assert (planned.steps, planned.most_rounds) == (1, 4)
     over = [found.should_skip("torch/cudnn", "train", index) for index in range(5)]
     assert over == [False] * 4 + [True]

@@ -98,7 +98,7 @@ def _brief(machine: Machine) -> Iterator[None]:
         patch.setattr(commands, "Machine", lambda device: {"cpu": machine}[device])
         patch.setitem(bench_machine.WIDTH, "cpu", 256)
         patch.setattr(bench_machine, "TRIES", 1)
-        patch.setattr(timed_steps, "BLOCK_SECONDS", 0.1)
+        patch.setattr(timed_steps, "ROOM", 0.1)
         yield
 
 
@@ -141,7 +141,7 @@ def test_a_run_records_and_goes_on_where_it_was_interrupted(out: Path) -> None:
         work = {"parameters": 4_651_600, "items_per_step": 40, "device": "cpu"}
         assert {name: row["work"][name] for name in work} == work
         assert row["work"]["bytes_per_step"]["update"] == 12 * 2_651_600  # all but the embedding, three times
-        assert row["steps"] >= 5
+        assert row["steps"] >= 3
         assert row["parity"]["gradient_error"] < row["parity"]["bound"]
         assert min(row["seconds"], row["gemm_gflops"], row["copy_gbytes"]) > 0
         assert row["gemm_library"] in libraries
@@ -320,7 +320,7 @@ def test_what_would_take_too_long_is_cut_and_says_so(tmp_path: Path) -> None:
             r"1 of 2 rounds, 1 of (\d+) steps a round, 2 of 3 steps to warm up, to keep within 1e-06 s",
             row["note"],
         )
-        assert int(cut[1]) >= 5  # as the workload declares, or as many as fill a block
+        assert int(cut[1]) >= 3  # as the workload declares, or as many as fill a block
         assert row["startup"]["warm_up_steps"] == 2
         assert row["cut"] == "batch 2 of 20"
     report = (out / "report.md").read_text()

@@ -164,16 +164,17 @@ def test_a_baseline_must_be_one_of_every_workload() -> None:
 @pytest.mark.parametrize(
     ("options", "rounds", "processes"),
     [
-        ({}, 5, 5),
+        ({}, 10, 5),
         ({"rounds": 2}, 2, 2),
         ({"rounds": 12}, 12, 5),
-        ({"processes": 7}, 7, 7),
+        ({"processes": 7}, 14, 7),
         ({"rounds": 4, "processes": 2}, 4, 2),
     ],
 )
 def test_processes_share_the_rounds(options: dict[str, int], rounds: int, processes: int) -> None:
     (workload,) = select_workloads(Options(suite="quick", **options))  # type: ignore[arg-type]
     assert (workload.rounds, workload.processes) == (rounds, processes)
+    assert (workload.minutes is not None) == (not options), "what is given is not planned"
     ends = [index for index in range(rounds) if workload.is_last_of_process(index)]
     assert len(ends) == processes
     assert ends[-1] == rounds - 1

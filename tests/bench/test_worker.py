@@ -1,10 +1,12 @@
 """What a worker makes of its order, and what it tells of the device's memory: each pass's own peak."""
 
+import dataclasses
 import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
 
+import mutants
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from ptb_lm.bench.run import worker
 from ptb_lm.bench.run.timed_steps import WINDOWS, LanguageSteps
 from ptb_lm.bench.run.worker import BlockTimer, Candidate
 from ptb_lm.bench.selection import Options
+from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
@@ -84,7 +87,7 @@ def candidate(variant: str) -> Candidate:
 
 @pytest.mark.slow  # the reference is asked in a process of its own
 def test_a_variant_is_built_and_checked_in_the_precision_of_its_name() -> None:
-    single, half = (candidate(name).facts for name in ("torch/cudnn", "torch/cudnn@bf16"))
+    single, half = (candidate(name).check() for name in ("torch/cudnn", "torch/cudnn@bf16"))
     bounds = [BOUNDS[name].gradient for name in ("fp32", "bf16")]
     assert [facts["parity"]["bound"] for facts in (single, half)] == bounds
     assert single["parity"]["gradient_error"] < bounds[0] < half["parity"]["gradient_error"] < bounds[1]
@@ -106,7 +109,9 @@ def test_what_was_compared_is_timed_from_a_run_s_initial_weights(monkeypatch: py
         return compare(*given, model=model, **more)
 
     monkeypatch.setattr(check, "check", spied)
-    timed = candidate("torch/cudnn").steps
+    built = candidate("torch/cudnn")
+    built.check()
+    timed = built.steps
     (model,) = compared
     assert model is timed.model
     assert isinstance(timed, LanguageSteps)
@@ -114,6 +119,46 @@ def test_what_was_compared_is_timed_from_a_run_s_initial_weights(monkeypatch: py
     for name, array in timed.export_weights().items():
         np.testing.assert_array_equal(array, initial[name])
     assert all((h_BH == 0).all() and (c_BH == 0).all() for h_BH, c_BH in timed.state)
+
+
+@pytest.mark.slow  # the reference is asked in a process of its own
+@pytest.mark.parametrize("variant", ["torch/block_fused", "plain-torch/cudnn"])
+def test_a_later_process_is_compared_only_if_its_first_losses_differ(
+    variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With dropout, whose masks the first tells and the second does not; after other steps, too."""
+    with_dropout = PRESETS["small"].replace(batch_size=2, hidden_size=16, keep_prob=0.5, num_layers=2)
+    task = LanguageTask(config=with_dropout, vocabulary_size=50)
+    workload = dataclasses.replace(*SUITES["quick"].workloads, task=task)
+    suite: Any = SimpleNamespace(workloads=[workload])
+    monkeypatch.setattr(worker, "SUITES", {"quick": suite})
+
+    def build() -> Candidate:
+        return Candidate(Options(suite="quick", device="cpu"), "small", variant)
+
+    first = build()
+    first.check()
+    first.steps.losses("train", 5)
+    told = first.confirm(None)
+    assert (told["same"], len(told["first_losses"])) == (False, 3)
+
+    compared: list[Any] = []
+    compare = check.check
+    monkeypatch.setattr(check, "check", lambda *given, **more: compared.append(0) or compare(*given, **more))
+    later = build()
+    later.steps.losses("train", 3)
+    assert later.confirm(told["first_losses"])["same"]
+    assert compared == []
+    *others, last = told["first_losses"]
+    refused = later.confirm([*others, np.nextafter(last, 0)])
+    assert not refused["same"]
+    assert refused["parity"]["loss_error"] < refused["parity"]["loss_bound"]
+    assert len(compared) == 1
+
+    wrong = build()
+    wrong.steps.model = mutants.GatesSwapped(wrong.steps.model, wrong.steps.export_weights())
+    with pytest.raises(check.WrongError, match="off by"):
+        wrong.confirm(told["first_losses"])
 
 
 def test_windows_go_on_where_the_last_block_stopped() -> None:

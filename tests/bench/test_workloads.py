@@ -9,7 +9,7 @@ from ptb_lm.bench import roofline
 from ptb_lm.bench.roofline import Traffic
 from ptb_lm.bench.rows import Work
 from ptb_lm.bench.suites import SUITES
-from ptb_lm.bench.workloads import LanguageTask, Workload
+from ptb_lm.bench.workloads import ROUNDS_OF_A_PROCESS, LanguageTask, Workload
 from ptb_lm.data import corpus
 from ptb_lm.model.config import RECIPES, Config
 from ptb_lm.model.frameworks import PRECISIONS
@@ -88,13 +88,13 @@ def test_sizes_of_the_published_tables() -> None:
     assert shapes["lstm.2.kernel"] == (256, 1024)
     assert shapes["softmax.kernel"] == (256, 10_001)
     assert (stacked.task.batch_size, stacked.task.config.num_steps) == (128, 50)
-    assert (stacked.warm_up, stacked.rounds * stacked.steps) == (10, 50)
+    assert (stacked.warm_up, ROUNDS_OF_A_PROCESS * stacked.processes * stacked.steps) == (10, 50)
     assert work("stacked-lm", "3x256").items_per_step == 128
 
     # One layer of 123 features; the table gives 8.5 million parameters for the large network.
     short = workload("acoustic", "1x320-CE-short")
     assert short.task.batch(seed=0)[0].shape == (64, 100, 123)  # type: ignore[union-attr]
-    assert (short.warm_up, short.rounds * short.steps) == (100, 400)
+    assert (short.warm_up, ROUNDS_OF_A_PROCESS * short.processes * short.steps) == (100, 400)
     assert work("acoustic", "4x320-CE-long").parameters == pytest.approx(8.5e6, rel=0.01)
     ctc = workload("acoustic", "4x320-CTC-long").task
     assert isinstance(ctc, ClassifierTask)

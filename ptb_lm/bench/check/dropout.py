@@ -44,11 +44,6 @@ def without_dropout(config: Config) -> Config:
     return config.replace(keep_prob=1.0, embedding_keep_prob=1.0, recurrent_keep_prob=1.0)
 
 
-def reports_masks(model: Any) -> bool:
-    """Return whether a model reports its next masks, as every Backend does and few rivals do."""
-    return getattr(model, "next_masks", None) is not None
-
-
 def check_masks(task: LanguageTask, windows: Sequence[Kept]) -> None:
     """Check that the masks of consecutive windows are where the configuration wants them, and drop as much.
 

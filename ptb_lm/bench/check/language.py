@@ -40,6 +40,7 @@ from ptb_lm.bench.check.dropout import Kept
 from ptb_lm.bench.check.expected import Answer, fingerprint
 from ptb_lm.bench.check.language_question import LanguageQuestion
 from ptb_lm.bench.check.problem import STEPS
+from ptb_lm.bench.run.timed_steps import reports_masks
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data import corpus
 from ptb_lm.model.backend import Arrays, Backend
@@ -65,7 +66,7 @@ def check(
         model.load_training_state(training_state)
     if not task.config.has_dropout:
         first, how = _compare(model, question, errors), "there is none"
-    elif dropout.reports_masks(model):
+    elif reports_masks(model):
         first, how = _compare(model, question, errors), "the reference had the same masks"
     else:
         question = _question_without_dropout(question)
@@ -101,7 +102,7 @@ def check(
 
 def _training_state(model: Backend, task: LanguageTask) -> Arrays:
     """Return what the next masks hang on; nothing of a model that has none, or does not tell them."""
-    if not (task.config.has_dropout and dropout.reports_masks(model)):
+    if not (task.config.has_dropout and reports_masks(model)):
         return {}
     return model.export_training_state(model.zero_state(task.batch_size))
 

@@ -77,7 +77,7 @@ class Machine:
         self.environment = {name: os.environ.get(name, threads) for name in THREADS}
 
     def gemm(self, precision: str, products: Sequence[Product]) -> dict[str, Any]:
-        """Return the rate of multiplication as a row has it, measured now for half a second at least.
+        """Return the rate of multiplication as a row has it, measured now for a quarter of a second.
 
         The first time, the fastest of all libraries and products is looked for. It is what the later times
         measure.

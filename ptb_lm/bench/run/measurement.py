@@ -1,7 +1,9 @@
 """The measurement of a workload: blocks of steps of its variants, and the row of each."""
 
+import contextlib
 import itertools
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant, original
 from ptb_lm.bench.workloads import Workload
+from ptb_lm.common import host
 
 
 class Measurement:
@@ -77,23 +80,53 @@ class Measurement:
         wrong = record.wrong_programs(workload.name)
         names = [variant.name for variant in workload.variants]
         self.wrong = {name: wrong[original(name)] for name in names if original(name) in wrong}
+        self._checked: dict[str, Mapping[str, Any]] = {}  # facts of each program's first process
+        self._gemm: dict[str, dict[str, Any]] = {}  # the rate of a precision, if it was the last measurement
         # Variants and passes.
         self._impossible = {(name, pass_name) for name in self.wrong for pass_name in workload.passes}
 
     def should_skip(self, variant: str, pass_name: str, round_: int) -> bool:
         """Return whether a variant's pass cannot be measured, or has no such round in its plan."""
-        planned = self._plans.get((variant, pass_name))
-        return (variant, pass_name) in self._impossible or (planned is not None and round_ >= planned.rounds)
+        key = (variant, pass_name)
+        return key in self._impossible or (key in self._plans and round_ >= self._plans[key].most_rounds)
+
+    def prepare(self, variants: Sequence[Variant]) -> None:
+        """Start and check the processes of variants side by side, or record why that is not possible.
+
+        Those of programs that were checked start as many at a time as there are cores: one core does most of
+        a start. Steps are done one process after the other, as the threads of a step must not be disturbed.
+        One that finds no room in the memory is left for later.
+        """
+        starting: list[Worker] = []
+        for variant in variants:
+            if self._lacks_cuda():
+                return  # each will say so when it is to be measured
+            if not self.pool.has_room(variant.name):
+                continue
+            if original(variant.name) in self._checked:
+                starting.append(self._start(variant))
+            else:
+                self._ready(variant)
+            if len(starting) == len(host.cores()):
+                self._wait(starting.pop(0))
+        for worker in starting:
+            self._wait(worker)
+        for variant in variants:
+            if variant.name in self.pool:
+                self._ready(variant)
+
+    def _wait(self, worker: Worker) -> None:
+        with contextlib.suppress(WorkerError):  # which it raises again when it is to be ready
+            worker.build()
 
     def measure(self, variant: Variant, pass_name: str, index: int) -> None:
         """Measure a block of a round, or record why that is not possible."""
         row = self._row(variant, pass_name)
-        options, workload = self.options, self.workload
-        worker = self.prepare(variant)
+        workload, worker = self.workload, self._ready(variant)
         if worker is None:
             return
         try:
-            warm_up = worker.warm_up(pass_name, steps=workload.warm_up, limit=options.row_limit / 5)
+            warm_up = self._warm_up(worker)[pass_name]
             planned = self._plan(variant, pass_name, warm_up)
             block, rates = self._block(worker, pass_name, planned.steps, self._precision(variant))
         except WorkerError as error:
@@ -117,14 +150,34 @@ class Measurement:
             )
         )
 
-    def prepare(self, variant: Variant) -> Worker | None:
-        """Return a variant's process, checked; None if it cannot do the workload, which is recorded."""
+    def _ready(self, variant: Variant) -> Worker | None:
+        """Return a variant's process, checked and warmed up; None if it cannot be, which is recorded."""
         try:
-            return self._worker(variant)
+            if self._lacks_cuda():
+                raise WorkerError("unavailable", self.workload.needs_cuda)
+            worker = self._start(variant)
+            try:
+                worker.check()
+            except WorkerError as error:
+                if error.status != "failed" or not self.pool.has_others(variant.name):
+                    raise
+                # Perhaps there was no memory for it beside the others, on the device for example.
+                self.pool.close()
+                worker = self._start(variant)
+                worker.check()
+                self._log(variant).unlink(missing_ok=True)  # of the first try
+            self._warm_up(worker)
         except WorkerError as error:
+            self.pool.drop(variant.name)
             for each in self.workload.passes:
                 self._give_up(variant, each, error)
             return None
+        self._checked.setdefault(original(variant.name), worker.facts)
+        return worker
+
+    def _warm_up(self, worker: Worker) -> Mapping[str, WarmUp]:
+        limit = self.options.row_limit / 5
+        return worker.warm_up(self.workload.passes, steps=self.workload.warm_up, limit=limit)
 
     def _block(
         self, worker: Worker, pass_name: str, steps: int, precision: str
@@ -132,41 +185,34 @@ class Measurement:
         """Return a block of steps, and the machine's rates beside it as a row names them.
 
         Products are measured right before and right after the block, and the larger rate counts: a machine
-        whose speed changes is fast at one of its ends at least. The copy comes last, so that it is never what
-        a block follows: it empties the caches.
+        whose speed changes is fast at one of its ends at least. What was measured after a block is what was
+        measured before the next. The copy comes before that, so that it is never what a block follows: it
+        empties the caches.
 
         Raises:
             WorkerError: The worker failed.
         """
-        before = self.machine.gemm(precision, self._products)
+        before = self._gemm.pop(precision, None) or self.machine.gemm(precision, self._products)
         block = least_disturbed(lambda: worker.block(pass_name, steps))
+        copy_gbytes = self.machine.copy_gbytes()
         after = self.machine.gemm(precision, self._products)
+        self._gemm = {precision: after}
         limit = max(before, after, key=lambda gemm: float(gemm["gemm_gflops"]))
-        return block, {**limit, "copy_gbytes": self.machine.copy_gbytes()}
+        return block, {**limit, "copy_gbytes": copy_gbytes}
 
     def _precision(self, variant: Variant) -> str:
         return variant.precision or self.options.precision
 
-    def _worker(self, variant: Variant) -> Worker:
-        """Return the variant's worker, checked.
+    def _lacks_cuda(self) -> bool:
+        return bool(self.workload.needs_cuda) and self.machine.device != "cuda"
 
-        Raises:
-            WorkerError: It cannot do the workload.
-        """
-        if self.workload.needs_cuda and self.machine.device != "cuda":
-            raise WorkerError("unavailable", self.workload.needs_cuda)
+    def _start(self, variant: Variant) -> Worker:
+        """Return a variant's process, started if there is none; it need not be ready."""
+        if variant.name not in self.pool:
+            self._gemm.clear()
         order = process.order(self.options, self.workload.name, variant.name, device=self.machine.device)
-        log = self._log(variant)
-        try:
-            return self.pool.get(order, log=log)
-        except WorkerError as error:
-            if error.status != "failed" or not self.pool.has_others(variant.name):
-                raise
-            # Perhaps there was no memory for it beside the others, on the device for example.
-            self.pool.close()
-            worker = self.pool.get(order, log=log)
-            log.unlink(missing_ok=True)  # of the first try
-            return worker
+        checked = self._checked.get(original(variant.name))
+        return self.pool.get(order, log=self._log(variant), checked=checked)
 
     def _give_up(self, variant: Variant, pass_name: str, error: WorkerError) -> None:
         """Record why a variant's pass cannot be measured, unless it is complete.
@@ -190,7 +236,8 @@ class Measurement:
         planned = self._plans.get((variant, pass_name))
         key = (self.workload.name, pass_name, variant)
         done = {index for *place, index in self.record.measured_rows() if tuple(place) == key}
-        return planned is not None and done >= set(range(planned.rounds))
+        rounds = min(planned.most_rounds, self.workload.rounds) if planned else 0
+        return planned is not None and done >= set(range(rounds))
 
     def _copies_note(self, worker: Worker) -> str | None:
         """Return a note on a comparison whose batch had copies of rows; None if it had none."""
@@ -201,15 +248,13 @@ class Measurement:
         return f"it was compared on a batch of {rows} rows of which {distinct} are distinct"
 
     def _startup(self, worker: Worker, warm_up: WarmUp) -> dict[str, float]:
-        """Return the seconds before the first timed block; the comparison's first step compiles."""
-        first = worker.facts["first_step_seconds"]
-        return {
-            "check_seconds": worker.facts["check_seconds"],
-            "build_seconds": worker.facts["build_seconds"],
-            **warm_up._asdict(),
-            "first_step_seconds": first,
-            "warm_up_seconds": first + warm_up.warm_up_seconds,
-        }
+        """Return the seconds before the first timed block; a comparison's first step is the first of all."""
+        seconds = {name: worker.facts[name] for name in ("check_seconds", "build_seconds")}
+        seconds |= warm_up._asdict()
+        if "first_step_seconds" in worker.facts:
+            seconds["first_step_seconds"] = worker.facts["first_step_seconds"]
+            seconds["warm_up_seconds"] += seconds["first_step_seconds"]
+        return seconds
 
     def _plan(self, variant: Variant, pass_name: str, warm_up: WarmUp) -> Plan:
         key, limit = (variant.name, pass_name), self.options.row_limit

@@ -40,7 +40,7 @@ PREFIXES = (
 MESSAGES = "TF_CPP_"
 
 _REQUEST_KEYS = (
-    *("suite", "baseline", "rounds", "processes", "batch_size"),
+    *("suite", "baseline", "minutes", "rounds", "processes", "batch_size"),
     *("row_limit", "device", "precision", "seed"),
 )
 _CPU_KEYS = ("kernels", "float32_products")

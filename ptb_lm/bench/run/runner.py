@@ -1,18 +1,36 @@
-"""Runs a suite: all variants of a workload in interleaved rounds, each in a process of its own."""
+"""Runs a suite: all variants of a workload in interleaved rounds, each in a process of its own.
+
+The processes of all variants live side by side for two rounds, as a rule. The second is in the reverse order
+of the first: of A B C C B A each variant's mean is that of the same moment, so that a drift of the machine
+cancels. What processes draw once does not cancel, and stays in the intervals (intervals.py).
+
+How many processes there are is planned after some of them, by the time they took and by how much their ratios
+differ. Then it stays: an interval of a run that stops when it looks narrow would be too narrow.
+"""
 
 import contextlib
+import dataclasses
+import math
 import random
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 
+from ptb_lm.bench import intervals
+from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.run.machine import Machine
 from ptb_lm.bench.run.measurement import Measurement
 from ptb_lm.bench.run.record import Record
 from ptb_lm.bench.selection import Options
-from ptb_lm.bench.workloads import Workload
+from ptb_lm.bench.summary import summarise
+from ptb_lm.bench.workloads import ROUNDS_OF_A_PROCESS, Workload
 from ptb_lm.common import cli, streams
 
 LINE_SECONDS = 30.0  # between lines on progress, where no bar can be drawn
+PILOT = 4  # processes of each variant before that
+LEAST, MOST = 8, 60  # processes of a plan, if there is time for them
+RESOLUTION = 0.05  # the half-width of an interval from which on more processes are not worth their time
+RATIOS_FOR_A_SPREAD = 3
 
 
 def run(
@@ -24,10 +42,9 @@ def run(
         UserError: The machine's rates cannot be measured.
         OSError: The disk is full.
     """
-    blocks = sum(len(w.variants) * len(w.passes) * w.rounds for w in workloads)
     session = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     count, said = 0, time.monotonic()
-    with cli.progress_bar(blocks, options.suite) as bar:
+    with cli.progress_bar(sum(map(_count_blocks, workloads)), options.suite) as bar:
         for workload in workloads:
             measurement = Measurement(options, workload, record, machine, session=session, command=command)
             for variant, reason in measurement.wrong.items():
@@ -37,50 +54,154 @@ def run(
                 )
             with contextlib.closing(measurement.pool):
                 for done in _rounds(measurement):
+                    bar.total += _count_blocks(measurement.workload) - _count_blocks(workload)
+                    workload = measurement.workload
                     bar.set_description(f"{options.suite}: {workload.name} {done}")
                     bar.update()
                     count += 1
                     if bar.disable and time.monotonic() >= said + LINE_SECONDS:
-                        streams.tell(f"{options.suite}: {workload.name} {done}, block {count} of {blocks}")
+                        streams.tell(f"{options.suite}: {workload.name} {done}, block {count} of {bar.total}")
                         said = time.monotonic()
+
+
+def _count_blocks(workload: Workload) -> int:
+    return len(workload.variants) * len(workload.passes) * workload.rounds
 
 
 def _rounds(measurement: Measurement) -> Iterator[str]:
     """Measure; yield a name after each block, whether it was measured, was there, or cannot be."""
+    start, laps = time.monotonic(), list[float]()  # seconds of each process of all variants, side by side
+    measurement.workload = _with_earlier_plan(measurement)
+    index = 0
+    while True:
+        workload = measurement.workload
+        if workload.minutes is not None and index >= PILOT * ROUNDS_OF_A_PROCESS and laps:
+            # The first lasts longer, because its programs are compared with the reference.
+            lap, now = statistics.fmean(laps[1:] or laps), time.monotonic()
+            left = int((60 * workload.minutes - (now - start)) / lap)
+            count = count_processes(
+                _ratios(measurement),
+                least=workload.processes,
+                affordable=index // ROUNDS_OF_A_PROCESS + max(0, left),
+            )
+            workload = measurement.workload = _with_processes(workload, count)
+            minutes = (now - start + lap * (workload.processes - index / ROUNDS_OF_A_PROCESS)) / 60
+            cli.say(f"{workload.name}: {_describe_plan(measurement)}, some {minutes:.0f} minutes in all")
+        if index >= workload.rounds:
+            return
+        rounds = [index]
+        while not workload.is_last_of_process(rounds[-1]):
+            rounds.append(rounds[-1] + 1)
+        begin, before = time.monotonic(), len(measurement.record.measured_rows())
+        yield from _rounds_of_a_process(measurement, rounds)
+        if len(measurement.record.measured_rows()) > before:
+            laps.append(time.monotonic() - begin)
+        index = rounds[-1] + 1
+
+
+def _rounds_of_a_process(measurement: Measurement, rounds: Sequence[int]) -> Iterator[str]:
+    """Measure the rounds of a process of each variant, every other one in the reverse order."""
     workload = measurement.workload
-    for index in range(workload.rounds):
+    order = [
+        (variant, pass_name)
+        for variant in random.sample(workload.variants, len(workload.variants))
+        for pass_name in random.sample(workload.passes, len(workload.passes))
+    ]
+    todo = {key for index in rounds for key in _todo(measurement, index)}
+    # Nothing is measured beside what fails in its start, or in the check.
+    measurement.prepare([variant for variant, pass_name in order if (variant.name, pass_name) in todo])
+    for index in rounds:
         todo = _todo(measurement, index)
-        for variant in random.sample(workload.variants, len(workload.variants)):
-            for pass_name in random.sample(workload.passes, len(workload.passes)):
-                if (variant.name, pass_name) in todo and not measurement.should_skip(
-                    variant.name, pass_name, index
-                ):
-                    measurement.measure(variant, pass_name, index)
-                yield f"{variant.name} {pass_name}"
-            if workload.is_last_of_process(index):
-                measurement.pool.drop(variant.name)
+        for variant, pass_name in order:
+            key = (variant.name, pass_name)
+            if key in todo and not measurement.should_skip(*key, index):
+                measurement.measure(variant, pass_name, index)
+            yield f"{variant.name} {pass_name}"
+        order.reverse()
+    measurement.pool.close()
 
 
 def _todo(measurement: Measurement, index: int) -> set[tuple[str, str]]:
     """Return the variants and passes to measure in a round.
 
     These are those that the round lacks, and the baseline beside them: rows of two sessions make no ratio. If
-    the baseline is lacking, every variant of that pass is measured again. In a round that was begun before,
-    the processes of what is lacking are started and checked first: nothing is measured beside what fails
-    there.
+    the baseline is lacking, every variant of that pass is measured again.
     """
     workload = measurement.workload
     every = {(variant.name, pass_name) for variant in workload.variants for pass_name in workload.passes}
     found = {(variant, of) for _, of, variant, round_ in measurement.measured if round_ == index}
     lacking = {key for key in every - found if not measurement.should_skip(*key, index)}
-    if found:
-        for variant in workload.variants:
-            if any(name == variant.name for name, _ in lacking):
-                measurement.prepare(variant)
-        lacking = {key for key in lacking if not measurement.should_skip(*key, index)}
     without_baseline = {pass_name for variant, pass_name in lacking if variant == workload.baseline}
     return (
         lacking
         | {(workload.baseline, pass_name) for _, pass_name in lacking}
         | {(variant, pass_name) for variant, pass_name in every if pass_name in without_baseline}
     )
+
+
+def _with_earlier_plan(measurement: Measurement) -> Workload:
+    """Return the workload as it was planned, if an interrupted run has measured by a plan."""
+    workload = measurement.workload
+    rounds = [
+        row.planned_rounds
+        for row in measurement.measured.values()
+        if row.round >= PILOT * ROUNDS_OF_A_PROCESS
+    ]
+    if workload.minutes is None or not rounds:
+        return workload
+    return _with_processes(workload, max(rounds) // ROUNDS_OF_A_PROCESS)
+
+
+def _with_processes(workload: Workload, processes: int) -> Workload:
+    return dataclasses.replace(
+        workload, processes=processes, rounds=processes * ROUNDS_OF_A_PROCESS, minutes=None
+    )
+
+
+def count_processes(ratios: Sequence[LogMean], *, least: int, affordable: int) -> int:
+    """Return how many processes of each variant to measure.
+
+    They are as many as there is time for, or fewer if these resolve RESOLUTION in nine of ten runs. Those
+    that were measured for the plan count in the intervals as well. That hardly matters (a test simulates it)
+    where the spread of several ratios decides; of one or two it decides nothing.
+
+    Args:
+        ratios: Ratios to the baseline of the processes so far.
+        least: Number of processes at least.
+        affordable: Number of processes that there is time for.
+    """
+    needed = affordable = min(affordable, MOST)
+    if len(ratios) >= RATIOS_FOR_A_SPREAD:
+        needed = intervals.count_units(
+            _spread(ratios),
+            freedom=(ratios[0].units - 1) * len(ratios) / 2,  # they share the baseline
+            half_width=math.log1p(RESOLUTION),
+            most=affordable,
+        )
+    return max(least, min(affordable, max(LEAST, needed)))
+
+
+def _ratios(measurement: Measurement) -> list[LogMean]:
+    """Return the ratios to the baseline that have an error between processes."""
+    groups = summarise(measurement.record.folder).groups
+    results = [
+        each for group in groups if group.workload == measurement.workload.name for each in group.results
+    ]
+    return [
+        each.ratio for each in results if each.ratio and each.ratio.error and each.ratio.unit == "process"
+    ]
+
+
+def _spread(ratios: Sequence[LogMean]) -> float:
+    """Return the standard deviation of a process's log ratio, that of all ratios together."""
+    return math.sqrt(statistics.fmean(each.units * (each.error or 0.0) ** 2 for each in ratios))
+
+
+def _describe_plan(measurement: Measurement) -> str:
+    """Say how many processes there will be, and what they should resolve."""
+    processes, ratios = measurement.workload.processes, _ratios(measurement)
+    what = f"{processes} processes of each variant"
+    if not ratios:
+        return what
+    half = intervals.t_quantile(processes - 1) * _spread(ratios) / math.sqrt(processes)
+    return f"{what}, to resolve differences of {100 * math.expm1(half):.2g} %"

@@ -1,11 +1,12 @@
 """Timed steps: the plan of a variant's blocks, and the steps, done as the trainer does them."""
 
+import contextlib
 import functools
 import itertools
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,10 +19,9 @@ from ptb_lm.model import parameters
 from ptb_lm.model.backend import Backend
 
 WINDOWS = 32  # distinct ones, over and over
-# Seconds of a timed block, at least: the clock's own grain and the last synchronisation must not count.
-BLOCK_SECONDS = 1.0
-# A block is planned longer than that by this factor: a processor that speeds up after the warm-up makes it
-# shorter than planned, at times by half.
+FIRST_STEPS = 3  # of a run: the last one's loss hangs on the gradients of both before it
+# A block is planned longer than its workload says by this factor: a processor that speeds up after the
+# warm-up makes it shorter than planned, at times by half.
 ROOM = 1.5
 
 
@@ -44,13 +44,13 @@ class Plan:
     Attributes:
         steps: Steps of a block.
         full_steps: Steps that would fill a block.
-        rounds: Number of blocks.
+        most_rounds: Number of blocks that the limit leaves time for.
         limit: Seconds for all blocks together.
     """
 
     steps: int
     full_steps: int
-    rounds: int
+    most_rounds: int
     limit: float
 
     def note(self, warm_up: WarmUp, workload: Workload) -> str | None:
@@ -58,7 +58,7 @@ class Plan:
         cuts = [
             f"{done} of {wanted} {what}"
             for done, wanted, what in (
-                (self.rounds, workload.rounds, "rounds"),
+                (self.most_rounds, workload.rounds, "rounds"),
                 (self.steps, self.full_steps, "steps a round"),
                 (warm_up.warm_up_steps, workload.warm_up, "steps to warm up"),
             )
@@ -77,13 +77,14 @@ def plan_blocks(workload: Workload, *, step_seconds: float, limit: float, steps:
         steps: Steps of the blocks that an interrupted run has measured; None if there are none.
     """
     affordable = int(limit / step_seconds)  # steps, in all rounds
-    full = max(workload.steps, math.ceil(ROOM * BLOCK_SECONDS / step_seconds))
-    return Plan(
-        steps=steps or max(1, min(full, affordable // workload.rounds)),
-        full_steps=full,
-        rounds=max(1, min(workload.rounds, affordable)),
-        limit=limit,
-    )
+    full = max(workload.steps, math.ceil(ROOM * workload.seconds / step_seconds))
+    steps = steps or max(1, min(full, affordable // workload.rounds))
+    return Plan(steps=steps, full_steps=full, most_rounds=max(1, affordable // steps), limit=limit)
+
+
+def reports_masks(model: Any) -> bool:
+    """Return whether a model reports its next masks, as every Backend does and few rivals do."""
+    return getattr(model, "next_masks", None) is not None
 
 
 class TimedSteps(ABC):
@@ -105,7 +106,24 @@ class TimedSteps(ABC):
 
     @abstractmethod
     def restart(self) -> None:
-        """Begin anew at a training run's initial weights."""
+        """Begin a training run anew: its weights, windows and, where they are known, masks of dropout."""
+
+    def first_losses(self, passes: Collection[str]) -> list[float] | None:
+        """Begin anew; return the first losses of each pass, which are the same in every process of a program.
+
+        Each step's loss hangs on all that the steps before it computed, to the last bit. None where masks of
+        dropout are drawn that nobody knows.
+        """
+        self.restart()
+        with self._without_unknown_masks() as is_known:
+            if not is_known:
+                return None
+            return [loss for pass_name in sorted(passes) for loss in self.losses(pass_name, FIRST_STEPS)]
+
+    @contextlib.contextmanager
+    def _without_unknown_masks(self) -> Iterator[bool]:
+        """Switch off dropout whose masks nobody knows; yield False if that cannot be done."""
+        yield True
 
     def losses(self, pass_name: str, steps: int) -> list[float]:
         """Do some steps; return their losses, which the device has computed by then."""
@@ -138,14 +156,33 @@ class LanguageSteps(TimedSteps):
     def __init__(self, task: LanguageTask, build: Callable[..., Any], *, seed: int) -> None:
         self.task, self.seed = task, seed
         super().__init__(build(task.config, self._initial()))
-        self.windows = self._windows(self.model.place(task.rows(WINDOWS, seed=seed)))
-        self.state = self.model.zero_state(task.batch_size)
+        self._rows_BL = self.model.place(task.rows(WINDOWS, seed=seed))
+        self._begin()
+        draws_known_masks = task.config.has_dropout and reports_masks(self.model)
+        self._training_state = self.model.export_training_state(self.state) if draws_known_masks else {}
+
+    def _begin(self) -> None:
+        self.windows = self._windows(self._rows_BL)
+        self.state = self.model.zero_state(self.task.batch_size)
 
     @override
     def restart(self) -> None:
-        """Begin anew at the initial weights and the zero state."""
         self.model.load_weights(self._initial())
-        self.state = self.model.zero_state(self.task.batch_size)
+        self._begin()
+        if self._training_state:
+            self.state = self.model.load_training_state(self._training_state)
+
+    @override
+    @contextlib.contextmanager
+    def _without_unknown_masks(self) -> Iterator[bool]:
+        without = getattr(self.model, "without_dropout", None)
+        if not self.task.config.has_dropout or reports_masks(self.model):
+            yield True
+        elif without is None:
+            yield False
+        else:
+            with without():
+                yield True
 
     @override
     def losses(self, pass_name: str, steps: int) -> list[float]:

@@ -5,9 +5,11 @@ refusal, and the last. The questions are:
 
 - {"import": "MODULE:FUNCTION"}: whether --add can use it. The answer has a digest of its source.
 - {"reference": a pickled question, "path": a file}: the reference's answer to it, which goes to the file.
-- {"order": an order}: build the variant, and compare it with the reference. The answer has its facts.
-- {"compare": "again"}: repeat the comparison.
+- {"order": an order}: build the variant. The answer has its facts.
+- {"check": true}: compare it with the reference. The answer has more facts.
 - {"pass": ..., "steps": ..., "untimed": ...}: time a block of steps.
+- {"confirm": the first losses of a process that was compared, or null}: compare it, again if it was compared
+  before, unless its own first losses are the "same". The answer has these, and more facts.
 """
 
 import base64
@@ -22,7 +24,7 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -66,7 +68,7 @@ class Candidate:
         task: The workload's task, at the batch size of the options.
         precision: The variant's precision: that of its name, or else of the options.
         steps: The steps that are timed.
-        facts: The variant's description of itself, for its rows.
+        build_seconds: Seconds that it took to build it.
 
     Args:
         options: Options of the run, with "cpu" or "cuda" as the device.
@@ -75,7 +77,6 @@ class Candidate:
 
     Raises:
         UserError: It cannot be built.
-        WrongError: It computes something else than the reference.
     """
 
     def __init__(self, options: Options, workload: str, variant: str) -> None:
@@ -86,48 +87,75 @@ class Candidate:
         task, batch_size = declared.task, options.batch_size
         self.task = task if batch_size is None else task.with_batch_size(batch_size)
         self.precision = named.precision or options.precision
+        self._variant, self._passes = variant, declared.passes
         self._how: dict[str, Any] = {
             "precision": self.precision,
             "seed": options.seed,
             "passes": declared.passes,
         }
+        self._checked: check.Checked | None = None
         start = time.perf_counter()
         self._build = named.builder(
             self.task.registry, device=options.device, precision=self.precision, seed=options.seed
         )
         self.steps = timed_steps.prepare(self.task, self._build, seed=options.seed)
-        built = time.perf_counter()
-        self._checked = self._compare()
+        self.build_seconds = time.perf_counter() - start
+
+    def facts(self) -> dict[str, Any]:
+        """Return the variant's description of itself, for its rows."""
+        return {
+            "engine": self.steps.engine,
+            "environment": {**host.environment(), **self.steps.environment()},
+            "build_seconds": self.build_seconds,
+        }
+
+    def check(self) -> dict[str, Any]:
+        """Compare it with the reference, again if it was; return facts about the comparison.
+
+        Afterwards it is at a training run's initial weights, without the comparison's memory and peaks.
+
+        Raises:
+            WrongError: It computes something else than the reference.
+        """
+        start, earlier = time.perf_counter(), self._checked
+        self._checked = checked = check.check(
+            self.task, self._build, model=self.steps.model, earlier=earlier, **self._how
+        )
         parameters = sum(weights.size for weights in self.steps.export_weights().values())
         expected_parameters = sum(math.prod(shape) for shape in self.task.shapes.values())
         if parameters != expected_parameters:
             raise check.WrongError(f"it has {parameters:,} parameters, the workload {expected_parameters:,}")
-        self.facts = {
-            "engine": self.steps.engine,
-            "environment": {**host.environment(), **self.steps.environment()},
-            "parity": self._checked.errors,
-            "check": {**self._checked.what, "variant": variant, "engine": self.steps.engine},
-            "loss": self._checked.loss,
-            "check_seconds": time.perf_counter() - built,
-            "build_seconds": built - start,
-            "first_step_seconds": self._checked.first_step_seconds,
-        }
-
-    def compare_again(self) -> None:
-        """Repeat the comparison, now that the variant has done other steps."""
-        try:
-            self._compare(self._checked)
-        except check.WrongError as error:
-            raise check.WrongError(f"after its warm-up {error}") from None
-
-    def _compare(self, earlier: check.Checked | None = None) -> check.Checked:
-        """Compare; restart at a training run's initial weights, without the comparison's memory and peaks."""
-        checked = check.check(self.task, self._build, model=self.steps.model, earlier=earlier, **self._how)
         self.steps.restart()
         gc.collect()
         _reset_peak()
         self.steps.device_memory()
-        return checked
+        if earlier:
+            return {}
+        return {
+            "engine": self.steps.engine,
+            "parity": checked.errors,
+            "check": {**checked.what, "variant": self._variant, "engine": self.steps.engine},
+            "loss": checked.loss,
+            "check_seconds": time.perf_counter() - start,
+            "first_step_seconds": checked.first_step_seconds,
+        }
+
+    def confirm(self, first_losses: Sequence[float] | None) -> dict[str, Any]:
+        """Compare it after its warm-up, unless its first losses are those of a process that was compared.
+
+        Raises:
+            WrongError: It computes something else than the reference.
+        """
+        start = time.perf_counter()
+        own = self.steps.first_losses(self._passes)
+        same = own is not None and own == first_losses
+        facts = {"engine": self.steps.engine, "check_seconds": time.perf_counter() - start}
+        if not same:
+            try:
+                facts = self.check()
+            except check.WrongError as error:
+                raise check.WrongError(f"after its warm-up {error}") from None
+        return {**facts, "first_losses": own, "same": same}
 
 
 def main() -> int:
@@ -164,14 +192,15 @@ def _answers(questions: Iterator[dict[str, Any]]) -> Iterator[Mapping[str, Any]]
     else:
         order = first["order"]
         candidate = Candidate(Options(**order["options"]), order["workload"], order["variant"])
-        yield candidate.facts
+        yield candidate.facts()
         blocks = BlockTimer(candidate.steps)
         for question in questions:
             if "pass" in question:
                 yield blocks.block(question["pass"], question["steps"], untimed=question["untimed"])
+            elif "confirm" in question:
+                yield candidate.confirm(question["confirm"])
             else:
-                candidate.compare_again()
-                yield {}
+                yield candidate.check()
 
 
 def _import_function(module: str, function: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from scipy import stats
 
 from benchmarks.studies import __main__ as studies
 from benchmarks.studies import coverage
-from benchmarks.studies.coverage import contains_one, probability_of_at_most
+from benchmarks.studies.coverage import contains_one, held_interval, probability_of_at_most
 from ptb_lm.bench.summary import summarise
 
 TWICE = {"torch/basic": 1.0, "torch/basic#again": 1.0}
@@ -46,15 +46,17 @@ def test_of_what_is_right_nineteen_of_twenty_hold_and_of_what_is_wrong_few(tmp_p
 @pytest.mark.parametrize("held", [0, 16, 19, 20])
 def test_how_believable_a_coverage_is(held: int) -> None:
     assert probability_of_at_most(held, 20) == pytest.approx(stats.binom.cdf(held, 20, 0.95))
+    exact = stats.binomtest(held, 20).proportion_ci(0.95)
+    assert held_interval(held, 20) == pytest.approx((exact.low, exact.high))
 
 
 def test_the_command_says_how_many_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repeated(tmp_path, 20, count=100)
-    assert studies.main(["coverage", str(tmp_path)]) == 0
+    assert studies.main(["coverage", str(tmp_path), "--repetitions", "20"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("| yes |") + printed.count("| no |") == 20
     assert printed.startswith("## small, train, torch/basic against itself\n")
-    assert f"{printed.count('| yes |')} of 20 intervals of 95% contain 1, each of 5 processes; " in printed
+    assert f"{printed.count('| yes |')} of 20 intervals of 95% contain 1, each of 5 processes: " in printed
     assert "measured alone" in printed
     assert studies.main(["coverage", str(tmp_path), "--repetitions", "60"]) == 2
     assert "100 rounds" in capsys.readouterr().err
@@ -72,5 +74,5 @@ def test_a_program_measured_among_others_is_named_and_not_said_to_be_alone(
     assert studies.main(["coverage", str(tmp_path), "--repetitions", "2"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("## small, train, torch/cudnn@bf16 against itself\n")
-    assert ", each of 6 rounds; " in printed
+    assert ", each of 6 rounds: " in printed
     assert "alone" not in printed
