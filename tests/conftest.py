@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import runs
-from support import ROOT
 
-from ptb_lm.model.config import SMALL, Config
-
-# The tests' models are tiny: threads would only wait for each other. Read when a framework is imported.
+# The tests' models are tiny: threads would only wait for each other, and NumPy's use up a core meanwhile.
+# NumPy and the frameworks read this when they are imported.
 for variable in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
     os.environ.setdefault(variable, "1")
+
+import runs  # noqa: E402
+from support import ROOT  # noqa: E402
+
+from ptb_lm.model.config import SMALL, Config  # noqa: E402
 
 # They come first, so that no process is left alone with one of them at the end.
 LONGEST = {"test_distribution.py", "test_demo.py"}
