@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ptb_lm.bench import gate, rows, selection, variants
+from ptb_lm.bench import gate, row_archive, rows, selection, variants
 from ptb_lm.bench.reporting import agreement, answer, page, report
 from ptb_lm.bench.run import runner
 from ptb_lm.bench.run.machine import Machine
@@ -124,7 +124,7 @@ def _patterns(flag: str, given: Sequence[str]) -> tuple[str, ...]:
 
 def _report(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.folder
-    if folder.name.endswith(rows.ARCHIVE):
+    if folder.name.endswith(row_archive.SUFFIX):
         folder = _unpack(folder)
     report.write_report(folder, baseline=arguments.baseline, runs=arguments.runs)
     return 0
@@ -136,7 +136,7 @@ def _unpack(archive: Path) -> Path:
     Raises:
         UserError: The file cannot be read, or the folder holds other rows.
     """
-    folder = files.home() / "bench" / archive.name.removesuffix(rows.ARCHIVE)
+    folder = files.home() / "bench" / archive.name.removesuffix(row_archive.SUFFIX)
     lines = b"".join(rows.to_line(row) + b"\n" for row in rows.read(archive)[0])
     path = folder / rows.FILE
     if path.exists() and path.read_bytes() != lines:

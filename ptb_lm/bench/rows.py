@@ -4,24 +4,21 @@
 alone reads lines, and `to_line` alone writes one. Unknown keys are ignored: a later version may record more.
 """
 
-import gzip
 import json
 import math
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from ptb_lm.bench import roofline
+from ptb_lm.bench import roofline, row_archive
 from ptb_lm.common import json_fields, json_files
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.json_fields import Count, Finite, PositiveCount, Quantity
 
 FILE = "rows.jsonl"
-ARCHIVE = ".jsonl.gz"  # the end of the name of such a file that was compressed
 MEASURED = "measured"
 WRONG = "wrong"
 STATUSES = (MEASURED, "unavailable", "failed", WRONG)
@@ -129,7 +126,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(folder: Path) -> tuple[list[Row], list[str]]:
-    """Read the rows of a benchmark's folder, or of NAME.jsonl.gz, which is rows.jsonl, compressed.
+    """Read the rows of a benchmark's folder, or of one file that holds a benchmark (row_archive.py).
 
     Returns:
         (rows, remarks): in the file's order; a remark says that a last line was cut off and left out.
@@ -138,18 +135,20 @@ def read(folder: Path) -> tuple[list[Row], list[str]]:
         UserError: It is no folder of a benchmark, a line is broken, a round is there twice, or there are no
             rows.
     """
-    path = folder if folder.name.endswith(ARCHIVE) else folder / FILE
+    if folder.name.endswith(row_archive.SUFFIX):
+        numbered = enumerate(row_archive.read(folder), start=1)
+        archived = [_to_row(values, f"{folder}, row {number}") for number, values in numbered]
+        _check_rounds(archived, folder)
+        return archived, []
+    path = folder / FILE
     try:
         found, _, is_cut_off = read_lines(path)
     except FileNotFoundError:
         if not folder.is_dir():
-            what = "the file" if path == folder else "the folder"
-            raise UserError(f"{what} {folder} does not exist") from None
+            raise UserError(f"the folder {folder} does not exist") from None
         raise UserError(f"{folder} holds no benchmark: {FILE} is missing") from None
     except NotADirectoryError:
         raise UserError(f"{folder} is not a folder") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise UserError(f"{path} is damaged, or is no benchmark") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     if not found:
@@ -168,21 +167,13 @@ def read_lines(path: Path) -> tuple[list[Row], list[bytes], bool]:
         UserError: A line is broken, or a round is there twice.
         OSError: The file cannot be read.
     """
-    content = path.read_bytes()
-    if path.name.endswith(ARCHIVE):
-        content = gzip.decompress(content)
-    *texts, last = content.split(b"\n")  # each line ends in a newline: the last may be cut off
+    *texts, last = path.read_bytes().split(b"\n")  # each line ends in a newline: the last may be cut off
     is_cut_off = bool(last) and not _is_json(last)
     if last and not is_cut_off:
         texts.append(last)
     rows = [_parse_line(text, f"{path}, line {number}") for number, text in enumerate(texts, start=1)]
     _check_rounds(rows, path)
     return rows, texts, is_cut_off
-
-
-def pack(rows: Iterable[Row]) -> bytes:
-    """Return the content of NAME.jsonl.gz; the same rows give the same bytes by the same version of zlib."""
-    return gzip.compress(b"".join(to_line(row) + b"\n" for row in rows), mtime=0)
 
 
 def to_line(row: Row) -> bytes:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.studies import coverage
+from ptb_lm.bench import row_archive
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
-from ptb_lm.bench.rows import ARCHIVE
 from ptb_lm.bench.summary import Group, Result, Summary, distinct, speed_ratio, summarise
 from ptb_lm.common.markdown_tables import write_markdown
 from results import store
@@ -30,7 +30,7 @@ ALL_TITLES = (
 
 def file(name: str) -> str:
     """Return where a benchmark is, from the checkout's root."""
-    return f"results/{store.BENCH}/{name}{ARCHIVE}"
+    return f"results/{store.BENCH}/{name}{row_archive.SUFFIX}"
 
 
 @lru_cache
@@ -179,8 +179,10 @@ def all_of_them(results: Path) -> str:
     Raises:
         UserError: A benchmark is broken.
     """
-    paths = sorted((results / store.BENCH).glob(f"*{ARCHIVE}"))
-    found = [(name, read(results, name)) for path in paths for name in [path.name.removesuffix(ARCHIVE)]]
+    paths = sorted((results / store.BENCH).glob(f"*{row_archive.SUFFIX}"))
+    found = [
+        (name, read(results, name)) for path in paths for name in [path.name.removesuffix(row_archive.SUFFIX)]
+    ]
     tests = {name: _tests(summary) for name, summary in found}
     rows = [_row(name, summary, tests[name]) for name, summary in found if summary.times]
     newest_first = sorted(rows, key=lambda row: row[3], reverse=True)  # by day

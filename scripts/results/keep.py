@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ptb_lm.bench import rows
+from ptb_lm.bench import row_archive, rows
 from ptb_lm.common import files
 from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs
@@ -156,9 +156,9 @@ def benchmark(results: Path, folder: Path, name: str) -> None:
         UserError: The folder holds none.
     """
     found, _ = rows.read(folder)
-    path = results / store.BENCH / (name + rows.ARCHIVE)
+    path = results / store.BENCH / (name + row_archive.SUFFIX)
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.atomic_write(path, rows.pack(found))
+    files.atomic_write(path, row_archive.pack([rows.to_values(row) for row in found]))
 
 
 def study(results: Path, path: Path, kind: str, name: str, *, command: str = "") -> None:
