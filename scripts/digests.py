@@ -41,8 +41,10 @@ MODELS = {
 PRECISIONS = {"torch": "fp32 bf16 fp16 fp64", "tensorflow": "fp32 fp64"}
 # The log-probabilities of a text in the precision of the run, to the last bit.
 SCORE = """
-import sys, pathlib, ptb_lm
-model = ptb_lm.load(sys.argv[1], precision=sys.argv[3])
+import json, pathlib, sys, ptb_lm
+run = pathlib.Path(sys.argv[1])
+chosen = json.loads((run / "config.json").read_text())["model"]
+model = ptb_lm.load(run, model=chosen, precision=sys.argv[3])
 for sentence in model.score(pathlib.Path(sys.argv[2]).read_text()):
     print(sentence.log_probabilities.tobytes().hex())
 """
