@@ -62,7 +62,8 @@ class Directions(StackLayer):
     def forward(
         self, x_TBI: Tensor, state: Sequence[LayerState], lengths: Lengths | None = None
     ) -> tuple[Tensor, list[LayerState]]:
-        outputs, after = list[Tensor](), list[LayerState]()
+        outputs: list[Tensor] = []  # torch.compile cannot trace list[Tensor]()
+        after: list[LayerState] = []
         for layer, before in zip(self.directions, state, strict=True):
             backwards = len(outputs) == 1
             if lengths is not None:

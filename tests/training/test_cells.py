@@ -94,6 +94,7 @@ def test_a_model_that_does_not_compute_the_cell_is_refused(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags: list[Any] = ["--data", data, "--run-dir", tmp_path / "new", "--cell", "layer_norm_lstm"]
+    flags += ["--model", "cudnn"]
     problem = runs.refusal(capsys, train, *flags)
     assert "--model basic" in problem
     assert "--cell lstm or gru" in problem

@@ -156,6 +156,7 @@ def test_the_plain_loop_s_process_keeps_denormal_numbers() -> None:
 
 SPINNING = """
 import sys
+import benchmarks  # finds the classifier of the examples
 {}
 try:
     import ptb_lm.bench.run.worker, {}
