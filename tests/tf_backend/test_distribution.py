@@ -110,15 +110,20 @@ def found(each_process: list[dict[str, Any]]) -> dict[str, Any]:
     return each_process[0]
 
 
-@pytest.mark.parametrize(
-    ("way", "name"),
-    [
-        *(("devices", name) for name in CASES),
-        *(("processes", name) for name in CASES if name not in DEVICE_CASES),
-    ],
-    indirect=["way"],
-)
-def test_two_compute_what_one_does(name: str, each_process: list[dict[str, Any]]) -> None:
+# A mark of `way` alone keeps the fixture's scope: together with names, it would be set up for each of them.
+@pytest.mark.parametrize("way", ["devices"], indirect=True)
+@pytest.mark.parametrize("name", CASES)
+def test_two_devices_compute_what_one_does(name: str, each_process: list[dict[str, Any]]) -> None:
+    assert_computed_by_one(name, each_process)
+
+
+@pytest.mark.parametrize("way", ["processes"], indirect=True)
+@pytest.mark.parametrize("name", [name for name in CASES if name not in DEVICE_CASES])
+def test_two_processes_compute_what_one_does(name: str, each_process: list[dict[str, Any]]) -> None:
+    assert_computed_by_one(name, each_process)
+
+
+def assert_computed_by_one(name: str, each_process: list[dict[str, Any]]) -> None:
     alone, two = computed_by_one(name), each_process[0][name]
     bound = BOUNDS[CASES[name]["choice"]["precision"]]
     for quantity in ("nll", "gradient_norm", "evaluated"):
