@@ -1,6 +1,7 @@
 """Evaluation of a trained run on a text or a split: its perplexity, and how the text was read."""
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import math
@@ -184,7 +185,8 @@ def _choose(arguments: argparse.Namespace, run: RunConfig) -> Choice:
     )
     if arguments.precision:
         return choose(precision=arguments.precision)
-    in_float32 = choose(precision=fastest.SAFE_PRECISION)
-    if not in_float32.can_have(run.choice.precision):
-        return in_float32
-    return choose(precision=run.choice.precision)
+    with contextlib.suppress(UserError):  # no model has it here: then float32, or its refusal
+        chosen = choose(precision=run.choice.precision)
+        if chosen.can_have(run.choice.precision):
+            return chosen
+    return choose(precision=fastest.SAFE_PRECISION)

@@ -103,7 +103,9 @@ class Rule:
 
 
 _IN_BFLOAT16 = tuple(
-    (file, workload) for file in ("precisions-cpu", "precisions-xeon-cpu") for workload in ("small", "medium")
+    (file, workload)
+    for file in ("ptb-cpu", "precisions-cpu", "precisions-xeon-cpu")
+    for workload in ("small", "medium")
 )
 _IN_FLOAT32 = (
     *((file, workload) for file in ("ptb-cpu", "ptb-xeon-cpu") for workload in ("small", "medium")),
@@ -239,9 +241,11 @@ def choose(choice: Choice, config: Config, *, fixed: Collection[str], ranks: Ran
         UserError: The framework is not installed.
     """
     fixed = [name for name in OPEN if name in fixed]
-    if len(fixed) == len(OPEN):
+    # A rank whose user chose both takes part: the ranks meet here, and are compared later.
+    is_open = len(fixed) < len(OPEN)
+    machine = _examine(choice, ranks) if is_open or ranks.size > 1 else None
+    if not is_open:
         return Taken(choice=choice)
-    machine = _examine(choice, ranks)
     processes = ranks.size * ranks.devices
     about = [
         rule
@@ -269,20 +273,22 @@ def _explain(
 ) -> str:
     where = machine.name if machine else choice.framework
     if "model" in fixed:
-        what, kind, among = f"{choice.model}, as --model says, in {choice.precision}", "precision", " for it"
+        what, kind = f"{choice.model}, as --model says, in {choice.precision}", "precision"
     elif "precision" in fixed:
-        what, kind, among = f"{choice.model} in {choice.precision}, as --precision says", "model", " in it"
+        what, kind = f"{choice.model} in {choice.precision}, as --precision says", "model"
     else:
-        what, kind, among = f"{choice.model} in {choice.precision}", "choice", ""
+        what, kind = f"{choice.model} in {choice.precision}", "choice"
     if rule is None:
         is_usual = choice.execution == choice.framework_row.executions[0]
         execution = "" if is_usual else f", --execution {choice.execution}"
         units = f"{max(config.layer_sizes):,} units{execution}"
         how = f"{choice.framework} {config.cell} of {units}, on {where}"
-        return f"{what}: the safe {kind}, because nothing faster was measured{among} ({how})"
+        return f"{what}: the safe {kind}, because nothing faster was measured ({how})"
     files = [*dict.fromkeys(file for file, _ in rule.evidence)]
     more = f" and {len(files) - 2} more" if len(files) > 2 else ""
-    measured = f"the fastest {kind} measured{among} on {where} (results/bench: {', '.join(files[:2])}{more})"
+    workloads = " and ".join(dict.fromkeys(workload for _, workload in rule.evidence))
+    where = f"on {where} (results/bench: {', '.join(files[:2])}{more})"
+    measured = f"no other {kind} was faster for {workloads}, measured {where}"
     if choice.precision == SAFE_PRECISION:
         return f"{what}: {measured}"
     flags = "--precision fp32" if "model" in fixed else "--model cudnn --precision fp32"

@@ -127,7 +127,10 @@ class Progress(Struct, forbid_unknown_fields=True):
         """
         found = json_fields.convert(values, cls)
         for number, row in enumerate(found.rows, start=1):
-            check_epoch(row, number=number)
+            try:
+                check_epoch(row, number=number)
+            except ValueError as error:
+                raise ValueError(f"row {number}: {error}") from None
         if values != found.to_json():  # a default stands for what is missing
             raise ValueError("not a run's progress")
         if found.epoch != len(found.rows) or not found.environments:

@@ -152,10 +152,17 @@ class RunConfig:
                 raise UserError(f"{source}: {name} cannot be {value!r}")
         try:
             choice = Choice(**{name: values.pop(name) for name in CHOICE_NAMES})
-            read = {name: OPTIONAL_KEYS[name](value) for name, value in given.items()}
+            read = {name: _read_optional(name, value) for name, value in given.items()}
             return cls(choice=choice, hyperparameters=Config(**hyperparameters), **values, **read)
         except (UserError, ValueError) as error:
             raise UserError(f"{source}: {error}") from None
+
+
+def _read_optional(name: str, value: Any) -> Any:
+    try:
+        return OPTIONAL_KEYS[name](value)
+    except (UserError, ValueError) as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _check_keys(

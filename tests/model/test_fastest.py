@@ -161,11 +161,11 @@ QUESTIONS: tuple[dict[str, str], ...] = (
 EVIDENCE = sorted({(each, rule.framework) for rule in RULES for each in rule.evidence})
 
 
-def features_of(file: str) -> set[str]:
-    """Return what the machines had on which a benchmark was measured; its rows say on which."""
+def features_of(file: str, group: Group) -> set[str]:
+    """Return what the machine had on which a benchmark was measured, and what its variants used of it."""
     if file.endswith("cuda"):
         return {HOPPER}
-    return NATIVE if file.startswith("precisions") else CPU
+    return NATIVE if any(result.variant.endswith("@bf16") for result in group.candidates) else CPU
 
 
 @pytest.mark.parametrize(("where", "framework"), EVIDENCE)
@@ -180,7 +180,7 @@ def test_a_rule_takes_the_fastest_that_was_measured(where: tuple[str, str], fram
             continue
         if question.get("precision", "fp32") not in FRAMEWORKS[framework].precisions:
             continue
-        taken = choose(features_of(file), config, framework=framework, **question).choice
+        taken = choose(features_of(file, group), config, framework=framework, **question).choice
         rules = [
             rule
             for rule in RULES
