@@ -340,7 +340,8 @@ def test_training_imports_one_framework_and_says_nothing_but_its_lines(
         runs.arguments(
             data,
             tmp_path / execution,
-            *("--framework", framework, "--model", model, "--execution", execution, "--epochs", "1"),
+            *("--framework", framework, "--model", model, "--execution", execution),
+            *("--epochs", "1", "--num-layers", "1", "--num-steps", "2"),
         )
         for model, execution, _ in chosen
     ]
