@@ -1,5 +1,6 @@
 """Scoring a saved run: the number that training reported, whatever way it is asked for."""
 
+import argparse
 import dataclasses
 import io
 import math
@@ -14,8 +15,10 @@ from support import installed
 
 from ptb_lm import evaluate, score, train
 from ptb_lm.data import corpus
+from ptb_lm.inference import run_evaluation
 from ptb_lm.model import backend, reference
 from ptb_lm.model.backend import Backend
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.training import evaluation, tensors
 from ptb_lm.training.run_directory import RunDirectory
@@ -207,6 +210,19 @@ def test_a_precision_that_cannot_be_had_is_no_obstacle(
     copy = trained_in(trained, run, tmp_path / "run")
     expected = runs.result(run)["test_perplexity"]
     assert float(run_evaluate(capsys, copy, *flags)[0]) == pytest.approx(expected, abs=1.1e-4)
+
+
+@pytest.mark.slow
+def test_a_precision_that_the_fastest_model_lacks_is_kept(run: Path) -> None:
+    """In TensorFlow block_fused is the fastest of layers so wide, and it has no fp64; cudnn has it."""
+    pytest.importorskip("tensorflow")
+    trained = RunDirectory(run).read_config()
+    choice = Choice.create(framework="tensorflow", model="cudnn", precision="fp64", device="cpu")
+    wide = dataclasses.replace(
+        trained, choice=choice, hyperparameters=trained.hyperparameters.replace(hidden_size=200)
+    )
+    flags = argparse.Namespace(framework=None, model=None, execution=None, device=None, precision=None)
+    assert run_evaluation.choose(flags, wide).precision == "fp64"
 
 
 def trained_in(precision: str, run: Path, copy: Path) -> Path:

@@ -63,7 +63,7 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
             command=command,
         )
         return
-    choice = _choose(arguments, run)
+    choice = choose(arguments, run)
     model = backend.build(run.hyperparameters, weights, choice)
     notes, unknown = list[str](), 0
     if text.is_unknown is None:
@@ -169,13 +169,20 @@ def _count_unknown(words: int) -> str:
     return f"; {words:,} of its words {verb} not in the vocabulary, and read as {UNK}"
 
 
-def _choose(arguments: argparse.Namespace, run: RunConfig) -> Choice:
+def choose(arguments: argparse.Namespace, run: RunConfig) -> Choice:
     """Return the choices for scoring: the flags', the precision of the training, and the fastest model.
 
     The weights are always stored in float32. So they can be scored in fp32 if this machine does not have
     the run's precision.
+
+    Args:
+        arguments: Flags from ptb_lm.evaluate's parser.
+        run: Configuration of the run.
+
+    Raises:
+        UserError: The run cannot be computed so.
     """
-    choose = functools.partial(
+    choose_by = functools.partial(
         loading.choose,
         run,
         framework=arguments.framework,
@@ -184,9 +191,9 @@ def _choose(arguments: argparse.Namespace, run: RunConfig) -> Choice:
         device=arguments.device,
     )
     if arguments.precision:
-        return choose(precision=arguments.precision)
+        return choose_by(precision=arguments.precision)
     with contextlib.suppress(UserError):  # no model has it here: then float32, or its refusal
-        chosen = choose(precision=run.choice.precision)
+        chosen = choose_by(precision=run.choice.precision)
         if chosen.can_have(run.choice.precision):
             return chosen
-    return choose(precision=fastest.SAFE_PRECISION)
+    return choose_by(precision=fastest.SAFE_PRECISION)

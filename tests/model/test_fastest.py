@@ -122,6 +122,21 @@ def test_what_one_machine_lacks_none_uses() -> None:
     assert (choice.model, choice.precision) == ("block_fused", "fp32")
 
 
+def test_a_rank_whose_user_chose_all_meets_the_others() -> None:
+    met = []
+
+    class OneOfTwo(Ranks):
+        size = 2
+
+        @override
+        def max_over_ranks(self, numbers: Sequence[int], *, after_step: bool = False) -> Sequence[int]:
+            met.append(numbers)
+            return numbers
+
+    taken = choose(NATIVE, ranks=OneOfTwo(), model="basic", precision="fp32")
+    assert (taken.choice.model, taken.reason, len(met)) == ("basic", "", 1)
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [

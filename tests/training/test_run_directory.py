@@ -93,6 +93,8 @@ def changed_config(directory: RunDirectory, **changes: Any) -> None:
         ({"keep_prob": "1"}, "--keep-prob"),
         ({"tie_weights": 1}, "--tie-weights must be true or false"),
         ({"recipe": 1}, "recipe cannot be 1"),
+        ({"source": []}, "source: "),
+        ({"source": {"path": "x"}}, "source: the key 'sha256'"),
         ({"framework": "theano"}, "unknown framework 'theano'"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
         ({"execution": ""}, "unknown execution ''"),
