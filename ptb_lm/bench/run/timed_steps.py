@@ -125,9 +125,9 @@ class TimedSteps(ABC):
         """Switch off dropout whose masks nobody knows; yield False if that cannot be done."""
         yield True
 
+    @abstractmethod
     def losses(self, pass_name: str, steps: int) -> list[float]:
         """Do some steps; return their losses, which the device has computed by then."""
-        raise NotImplementedError
 
     def block(self, pass_name: str, steps: int, *, untimed: int) -> float:
         """Do some steps; return the wall seconds of all but the first, with the device synchronised.
