@@ -19,12 +19,18 @@ from ptb_lm.training import run_flags
 
 PROG = cli.command_name("train")
 # These hyper-parameters define the model. The others define its training.
-MODEL_FLAGS = ("num_layers", "hidden_size", "embedding_size", "tie_weights")
+MODEL_FLAGS = (
+    *("num_layers", "hidden_size", "layer_sizes", "embedding_size", "tie_weights"),
+    *("mogrifier_rounds", "mogrifier_rank"),
+)
 # Most runs need none of these: --help names them, --help-all says what they are.
 RARE_FLAGS = (
     *("text_column", "lowercase", "numbers", "min_count", "valid_fraction", "test_fraction"),
     *("embedding_size", "num_steps", "decay_after", "lr_decay", "max_grad_norm", "init_scale"),
     *("variational", "embedding_keep_prob", "recurrent_keep_prob", "average_epochs"),
+    *("layer_sizes", "mogrifier_rounds", "mogrifier_rank", "layer_init_scale"),
+    *("input_keep_prob", "between_keep_prob", "output_keep_prob", "vary_num_steps"),
+    *("activation_penalty", "slowness_penalty", "weight_decay", "average_after_stall"),
     *("batch_size_per_device", "extend_vocabulary", "jobs", "log_interval", "unroll", "reduce_precision"),
 )
 
@@ -251,6 +257,8 @@ def _by_both_recipes(preset: str, field: str) -> str:
 def _format(value: Any) -> str:
     if isinstance(value, str):
         return value
+    if isinstance(value, tuple):
+        return " ".join(map(str, value)) or "no"
     return ("no", "yes")[value] if isinstance(value, bool) else f"{value:.4g}"
 
 

@@ -67,7 +67,7 @@ def count_sent(config: Config, ranks: int, *, number: int, rows: bool, words: in
         words: Of the vocabulary.
     """
     sizes = {name: math.prod(shape) for name, shape in parameters.shapes(config, words).items()}
-    softmax = words * (config.layer_sizes[-1] + 1)
+    softmax = words * (config.hidden_sizes[-1] + 1)
     layers = sum(size for name, size in sizes.items() if name.startswith(config.cell))
     ring = 2 * (ranks - 1) / ranks
     embedding = ring * number * words * config.embedding_width

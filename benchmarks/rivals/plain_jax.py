@@ -62,7 +62,7 @@ class JaxLoop:
 
     def zero_state(self, batch_size: int) -> State:
         """Return the zero state for a batch."""
-        shapes = [(batch_size, hidden) for hidden in self.config.layer_sizes]
+        shapes = [(batch_size, hidden) for hidden in self.config.hidden_sizes]
         zeros = functools.partial(jnp.zeros, dtype=self.dtype, device=self.device)
         return [(zeros(shape), zeros(shape)) for shape in shapes]
 

@@ -114,7 +114,7 @@ class LanguageTask:
     def multiply_adds(self) -> int:
         """Multiply-adds of a forward pass."""
         words = self.config.batch_size * self.config.num_steps
-        softmax = self.config.layer_sizes[-1] * self.vocabulary_size
+        softmax = self.config.hidden_sizes[-1] * self.vocabulary_size
         return words * (count_elements(self.shapes, (f"{self.config.cell}.",)) + softmax)
 
     def flops(self, pass_name: str) -> int:

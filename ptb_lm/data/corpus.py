@@ -6,7 +6,7 @@ Shapes: B = batch (rows), L = length of a row, T = time steps of a window.
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -202,11 +202,25 @@ def windows(
         start: The first window's number, to go on where an earlier pass stopped.
         partial: Yield the last, shorter window too, so that every token but the rows' first is a target.
     """
-    targets = rows_BL.shape[1] - 1
-    stop = targets if partial else targets - targets % num_steps
-    for begin in range(start * num_steps, stop, num_steps):
-        end = min(begin + num_steps, targets)
+    targets, begin = rows_BL.shape[1] - 1, start * num_steps
+    ends = [*range(begin + num_steps, targets + 1, num_steps)]
+    rest = [targets] if partial and targets > (ends[-1] if ends else begin) else []
+    return cut_windows(rows_BL, [*ends, *rest], begin=begin)
+
+
+def cut_windows(
+    rows_BL: AnyWords, ends: Iterable[int], *, begin: int = 0
+) -> Iterator[tuple[AnyWords, AnyWords]]:
+    """Yield windows (x_BT, y_BT) of any lengths, as slices of rows; y is x shifted by one.
+
+    Args:
+        rows_BL: The result of `rows`, or of a backend's `place`.
+        ends: The position in the rows where each window ends, and the next one begins.
+        begin: The position where the first one begins.
+    """
+    for end in ends:
         yield rows_BL[:, begin:end], rows_BL[:, begin + 1 : end + 1]
+        begin = end
 
 
 def count_windows(ids: NDArray[np.int32], *, batch_size: int, num_steps: int) -> int:

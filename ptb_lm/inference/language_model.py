@@ -75,7 +75,7 @@ class LanguageModel:
         self._reader = TextReader(
             build(config, weights, choice),
             first=vocabulary.ids[EOS],
-            tokens=max_tokens_per_call(len(vocabulary), max(*config.layer_sizes, config.embedding_width)),
+            tokens=max_tokens_per_call(len(vocabulary), max(*config.hidden_sizes, config.embedding_width)),
         )
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class LanguageModel:
             "run": str(self.run),
             "cell": self.config.cell,
             "embedding": self.config.embedding_width,
-            "layers": self.config.layer_sizes,
+            "layers": self.config.hidden_sizes,
             "words": len(self.vocabulary),
             **{name: getattr(self.choice, name) for name in ("framework", "model", "precision")},
             "device": self._reader.backend.environment()["device"],

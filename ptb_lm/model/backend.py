@@ -184,7 +184,8 @@ class Backend(Model):
         """Return the state of the training of all ranks, without the parameters and their averages.
 
         The next step depends on it. The arrays that the cell carries have its names, each [L, B, H]: "h" and
-        "c" for an LSTM. Other names are the framework's (random generators).
+        "c" for an LSTM. H is that of the widest layer, and zeros fill up the others. Other names are the
+        framework's (random generators, the optimiser).
         """
 
     @abstractmethod

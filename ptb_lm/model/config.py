@@ -12,6 +12,14 @@ from ptb_lm.model.hyperparameter import hyperparameter as setting
 
 # The bounds of a keep probability: 0 would keep nothing.
 _SHARE: dict[str, Any] = {"above": 0, "maximum": 1}
+# Of one in some place, where 0 stands for another hyper-parameter's value.
+_SHARE_OR_NONE: dict[str, Any] = {"minimum": 0, "maximum": 1, "resumable": True, "optional": True}
+
+OPTIMIZERS = ("sgd", "adam")
+SCHEDULES = ("exponential", "one-cycle", "cosine")
+# Of one-cycle, as in torch.optim.lr_scheduler.OneCycleLR: the fraction of the run in which the rate rises,
+# and the rates at both ends, as fractions of the largest.
+WARM_UP, FIRST_RATE, LAST_RATE = 0.3, 1 / 25, 1 / 25e4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +36,21 @@ class Config:
     cell: str = setting(LSTM, "the recurrent cell of every layer", choices=CELLS.keys())
     num_layers: int = setting(2, "recurrent layers", minimum=1, maximum=1000)
     hidden_size: int = setting(200, "units of every layer", minimum=1)
-    embedding_size: int = setting(0, "width of the embedding; 0: same as the layers", minimum=0)
+    # Merity et al., 2018: the top layer of AWD-LSTM is as wide as the embedding that it is tied to.
+    layer_sizes: tuple[int, ...] = setting(
+        (),
+        "units of each layer, from the bottom to the top, instead of --hidden-size",
+        minimum=1,
+        optional=True,
+    )
+    embedding_size: int = setting(0, "width of the embedding; 0: same as the top layer", minimum=0)
     num_steps: int = setting(20, "time steps that the gradient flows back through", minimum=1)
+    # Merity et al., 2018, section 4.1 (salesforce/awd-lstm-lm, main.py).
+    vary_num_steps: bool = setting(
+        False,
+        "draw the length of each window around --num-steps (in 5 of 100 windows around half of it)",
+        optional=True,
+    )
     batch_size: int = setting(20, "rows that the training text is cut into", minimum=1)
     epochs: int = setting(
         13, "passes over the training text (the tutorial's max_max_epoch)", minimum=1, resumable=True
@@ -42,17 +63,45 @@ class Config:
     )
     learning_rate: float = setting(
         1.0,
-        "rate of SGD; the loss is a sum over time and a mean over the batch",
+        "(largest) learning rate; the loss is a sum over time and a mean over the batch",
         above=0,
         resumable=True,
     )
+    # One-cycle: Smith, "A disciplined approach to neural network hyper-parameters", 2018. Cosine: Loshchilov
+    # and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017, without restarts.
+    schedule: str = setting(
+        "exponential",
+        "course of the learning rate: exponential (by --decay-after and --lr-decay), one-cycle or cosine "
+        "(which end with the last epoch)",
+        choices=SCHEDULES,
+        optional=True,
+    )
+    # Adam: Kingma and Ba, 2015.
+    optimizer: str = setting("sgd", "sgd, or adam", choices=OPTIMIZERS, optional=True)
     max_grad_norm: float = setting(
         5.0, "upper bound on the global norm of the gradient", above=0, resumable=True
     )
     keep_prob: float = setting(
         1.0, "probability that dropout keeps a unit; 1: no dropout", resumable=True, **_SHARE
     )
+    # Three places, as in Merity et al., 2018 (dropouti, dropouth and dropout of its code).
+    input_keep_prob: float = setting(
+        0.0, "the same of the bottom layer's input; 0: as --keep-prob", **_SHARE_OR_NONE
+    )
+    between_keep_prob: float = setting(
+        0.0, "the same between the layers; 0: as --keep-prob", **_SHARE_OR_NONE
+    )
+    output_keep_prob: float = setting(
+        0.0, "the same of the top layer's output; 0: as --keep-prob", **_SHARE_OR_NONE
+    )
     init_scale: float = setting(0.1, "initial weights are uniform in [-init_scale, init_scale]", minimum=0)
+    # As torch.nn.LSTM begins with 1, and so does AWD-LSTM.
+    layer_init_scale: float = setting(
+        0.0,
+        "those of a layer are uniform in [-X, X] / sqrt(its units) instead; 0: as --init-scale",
+        minimum=0,
+        optional=True,
+    )
     # Press and Wolf, "Using the Output Embedding to Improve Language Models", 2017; Inan et al., 2017.
     tie_weights: bool = setting(False, "use the embedding, transposed, as the softmax's kernel")
     # This and the next: Gal and Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent
@@ -80,50 +129,126 @@ class Config:
         "score and keep a moving average of the weights over this many epochs; 0: no average",
         minimum=0,
     )
+    # NT-ASGD of Merity et al., 2018: averaged SGD, triggered by a criterion that need not be monotone.
+    average_after_stall: int = setting(
+        0,
+        "score and keep the mean of all weights since an epoch that was worse than the best of those that "
+        "ended this many epochs before it; 0: no average",
+        minimum=0,
+        optional=True,
+    )
+    # Merity et al., "Revisiting Activation Regularization for Language RNNs", 2017: AR and TAR.
+    activation_penalty: float = setting(
+        0.0,
+        "factor of the mean square of the top output, added to the mean loss of a word",
+        minimum=0,
+        resumable=True,
+        optional=True,
+    )
+    slowness_penalty: float = setting(
+        0.0,
+        "factor of the mean square of its change from step to step, added to the mean loss of a word",
+        minimum=0,
+        resumable=True,
+        optional=True,
+    )
+    weight_decay: float = setting(
+        0.0,
+        "factor of half the sum of all squared weights, added to the mean loss of a word; it is not clipped",
+        minimum=0,
+        resumable=True,
+        optional=True,
+    )
+    # Melis et al., "Mogrifier LSTM", 2020.
+    mogrifier_rounds: int = setting(
+        5,
+        "times that input and state gate each other, in mogrifier_lstm",
+        minimum=0,
+        maximum=100,
+        optional=True,
+    )
+    mogrifier_rank: int = setting(
+        0, "rank of the gates' kernels, in mogrifier_lstm; 0: full", minimum=0, optional=True
+    )
 
     def __post_init__(self) -> None:
         for each in hyperparameters(Config):
             each.check(getattr(self, each.name))
-        if not self.learning_rate_in(self.epochs - 1) <= LARGEST[float]:
+        if not self.learning_rate_at(self.epochs - 1) <= LARGEST[float]:
             raise UserError(
                 f"--lr-decay {self.lr_decay:g} makes the learning rate of epoch {self.epochs} more than "
                 f"{LARGEST[float]:g}"
             )
-        if self.tie_weights and self.embedding_width != self.layer_sizes[-1]:
+        if self.layer_sizes and len(self.layer_sizes) != self.num_layers:
+            raise UserError(
+                f"--num-layers {self.num_layers} contradicts --layer-sizes, which has {len(self.layer_sizes)}"
+            )
+        if self.tie_weights and self.embedding_width != self.hidden_sizes[-1]:
             raise UserError(
                 f"--tie-weights needs an embedding as wide as the top layer: {self.embedding_width} is not "
-                f"{self.layer_sizes[-1]}"
+                f"{self.hidden_sizes[-1]}"
             )
+        if self.average_epochs and self.average_after_stall:
+            raise UserError("--average-epochs and --average-after-stall are two averages; a run has one")
 
     @property
     def embedding_width(self) -> int:
         """The width of the embedding, which is the first layer's input width."""
-        return self.embedding_size or self.hidden_size
+        return self.embedding_size or self.hidden_sizes[-1]
 
     @property
-    def layer_sizes(self) -> tuple[int, ...]:
+    def hidden_sizes(self) -> tuple[int, ...]:
         """The units of each layer, from the bottom to the top."""
-        return (self.hidden_size,) * self.num_layers
+        return self.layer_sizes or (self.hidden_size,) * self.num_layers
+
+    @property
+    def unit_keep_probs(self) -> tuple[float, ...]:
+        """The keep probabilities of the units: of the bottom layer's input, and of each layer's output."""
+        between = (self.between_keep_prob,) * (self.num_layers - 1)
+        places = (self.input_keep_prob, *between, self.output_keep_prob)
+        return tuple(place or self.keep_prob for place in places)
 
     @property
     def has_dropout(self) -> bool:
         """Whether training has dropout of any kind."""
-        return min(self.keep_prob, self.embedding_keep_prob, self.recurrent_keep_prob) < 1
+        return min(*self.unit_keep_probs, self.embedding_keep_prob, self.recurrent_keep_prob) < 1
 
-    def learning_rate_in(self, epoch: int) -> float:
-        """Return the learning rate of an epoch, counted from 0.
+    @property
+    def has_average(self) -> bool:
+        """Whether an average of the weights is scored and kept."""
+        return bool(self.average_epochs or self.average_after_stall)
 
-        Constant for the first `decay_after` epochs, then multiplied by `lr_decay` once an epoch (the schedule
-        of TensorFlow's ptb_word_lm tutorial).
+    def learning_rate_at(self, epoch: int, done: float = 0.0) -> float:
+        """Return the learning rate of a step.
+
+        By the exponential schedule it is constant for the first `decay_after` epochs, then multiplied by
+        `lr_decay` once an epoch (TensorFlow's ptb_word_lm tutorial). The others move at every step: one-cycle
+        as torch's OneCycleLR, up for 0.3 of the run and then down; cosine down from the first step on.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            done: Fraction of its steps that are done.
         """
-        try:
-            return self.learning_rate * self.lr_decay ** max(epoch + 1 - self.decay_after, 0)
-        except OverflowError:
-            return math.inf
+        if self.schedule == "exponential":
+            try:
+                return self.learning_rate * self.lr_decay ** max(epoch + 1 - self.decay_after, 0)
+            except OverflowError:
+                return math.inf
+        part = (epoch + done) / self.epochs
+        if self.schedule == "cosine":
+            return self.learning_rate * _cosine(1.0, 0.0, part)
+        if part < WARM_UP:
+            return self.learning_rate * _cosine(FIRST_RATE, 1.0, part / WARM_UP)
+        return self.learning_rate * _cosine(1.0, LAST_RATE, (part - WARM_UP) / (1 - WARM_UP))
 
     def replace(self, **changes: Any) -> "Config":
         """Return a copy with some values changed; the new values are checked."""
         return dataclasses.replace(self, **changes)
+
+
+def _cosine(start: float, end: float, part: float) -> float:
+    """Return the value after a part of the way from start to end, along half a period of a cosine."""
+    return end + (start - end) * (1 + math.cos(math.pi * part)) / 2
 
 
 # All of them, in the order of the fields.
@@ -179,6 +304,31 @@ PRESETS: dict[str, Config] = {
     # For the synthetic corpus: one layer is enough for its grammar, and ends within two minutes on two cores.
     # A tighter bound on the gradient lets so short a run use the full learning rate for an epoch.
     "demo": SMALL.replace(num_layers=1, hidden_size=128, epochs=4, decay_after=1, max_grad_norm=2.0),
+    # AWD-LSTM, as it was published for Penn Treebank (Merity et al., 2018; salesforce/awd-lstm-lm, README and
+    # main.py). Its loss is a mean over the steps of a window and ours their sum, so that rate and bound are
+    # other numbers here. Its layers have two biases each, and both begin with random numbers.
+    "awd": SMALL.replace(
+        num_layers=3,
+        layer_sizes=(1150, 1150, 400),
+        num_steps=70,
+        vary_num_steps=True,
+        epochs=500,
+        decay_after=500,
+        learning_rate=30 / 70,
+        max_grad_norm=0.25 * 70,
+        tie_weights=True,
+        variational=True,
+        input_keep_prob=0.6,
+        between_keep_prob=0.75,
+        output_keep_prob=0.6,
+        embedding_keep_prob=0.9,
+        recurrent_keep_prob=0.5,
+        layer_init_scale=1.0,
+        activation_penalty=2.0,
+        slowness_penalty=1.0,
+        weight_decay=1.2e-6,
+        average_after_stall=5,
+    ),
     # For results/records.md: test perplexity 78.3 in as few seconds as possible; both recipes have the same.
     # It drops less than the default recipe's medium, and decays and ends earlier.
     "race": _SHORT_MEDIUM.replace(epochs=20),

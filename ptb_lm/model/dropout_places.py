@@ -48,9 +48,14 @@ def places(config: Config, vocabulary_size: int, *, batch: int, steps: int) -> M
     if config.embedding_keep_prob < 1:
         weights["embedding"] = Place((vocabulary_size, 1), config.embedding_keep_prob)
     if config.recurrent_keep_prob < 1:
-        for layer, hidden in enumerate(config.layer_sizes):
+        for layer, hidden in enumerate(config.hidden_sizes):
             shape = cells.get(config.cell).shapes(hidden, hidden)["recurrent_kernel"]
             weights[f"{config.cell}.{layer}.recurrent_kernel"] = Place(shape, config.recurrent_keep_prob)
-    widths = (config.embedding_width, *config.layer_sizes) if config.keep_prob < 1 else ()
-    masks = 1 if config.variational else steps
-    return Masks(weights, [Place((masks, batch, width), config.keep_prob) for width in widths])
+    units: list[Place] = []
+    if min(config.unit_keep_probs) < 1:
+        widths, masks = (config.embedding_width, *config.hidden_sizes), 1 if config.variational else steps
+        units = [
+            Place((masks, batch, width), keep_prob)
+            for width, keep_prob in zip(widths, config.unit_keep_probs, strict=True)
+        ]
+    return Masks(weights, units)

@@ -96,7 +96,7 @@ class Rule:
             and choice.execution in self.executions
             and choice.unroll == choice.framework_row.unrolls[0]
             and self.needs <= machine.features
-            and smallest <= max(config.layer_sizes) <= largest
+            and smallest <= max(config.hidden_sizes) <= largest
             and config.batch_size <= self.batch
             and processes <= self.processes
         )
@@ -281,7 +281,7 @@ def _explain(
     if rule is None:
         is_usual = choice.execution == choice.framework_row.executions[0]
         execution = "" if is_usual else f", --execution {choice.execution}"
-        units = f"{max(config.layer_sizes):,} units{execution}"
+        units = f"{max(config.hidden_sizes):,} units{execution}"
         how = f"{choice.framework} {config.cell} of {units}, on {where}"
         return f"{what}: the safe {kind}, because nothing faster was measured ({how})"
     files = [*dict.fromkeys(file for file, _ in rule.evidence)]

@@ -5,9 +5,12 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Collection
+import typing
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from typing_extensions import override
 
 from ptb_lm.common.errors import UserError
 
@@ -33,7 +36,8 @@ class Hyperparameter:
 
     Attributes:
         name: The name of the field.
-        kind: int, float, bool or str.
+        kind: int, float, bool or str; of each of them if the value is a sequence.
+        is_sequence: True if the value is a tuple of any number of values, each within the bounds.
         help: The meaning, for people.
         minimum: The least value.
         above: A bound that the value must be greater than.
@@ -45,6 +49,7 @@ class Hyperparameter:
 
     name: str
     kind: type
+    is_sequence: bool = False
     help: str
     minimum: float | None = None
     above: float | None = None
@@ -65,14 +70,15 @@ class Hyperparameter:
             return {"action": argparse.BooleanOptionalAction, "default": None}
         if self.kind is str:
             return {"choices": self.choices or None, "metavar": "NAME"}
-        return {"type": self.parse, "metavar": "X" if self.kind is float else "N"}
+        several = {"nargs": "+", "action": _StoreTuple} if self.is_sequence else {}
+        return {"type": self.parse, "metavar": "X" if self.kind is float else "N", **several}
 
     def parse(self, text: str) -> Any:
-        """Return the value of the flag, as argparse calls it."""
+        """Return the value of the flag, or one of its values, as argparse calls it."""
         value: Any = text
         with contextlib.suppress(ValueError):
             value = self.kind(text)
-        if problem := self.problem(value):
+        if problem := self._problem_of_one(value):
             raise argparse.ArgumentTypeError(problem)
         return value
 
@@ -87,6 +93,13 @@ class Hyperparameter:
 
     def problem(self, value: Any) -> str:
         """Return what is wrong with a value, for people; "" if nothing is."""
+        if not self.is_sequence:
+            return self._problem_of_one(value)
+        if not isinstance(value, tuple):
+            return f"must be a list, not {value!r}"
+        return next(filter(None, map(self._problem_of_one, value)), "")
+
+    def _problem_of_one(self, value: Any) -> str:
         # bool is an int, too; and math.isfinite fails on an int beyond a float.
         fits = isinstance(value, (int, self.kind) if self.kind is float else self.kind)
         fits = fits and isinstance(value, bool) == (self.kind is bool) and value not in (math.inf, -math.inf)
@@ -108,6 +121,20 @@ class Hyperparameter:
         return " and ".join(f"{what} {bound}" for what, bound in bounds if bound is not None)
 
 
+class _StoreTuple(argparse.Action):
+    """Stores several values of a flag as a tuple, which a configuration can compare with its own."""
+
+    @override
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Sequence[Any] | str | None,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, tuple(values or ()))
+
+
 def hyperparameter(default: Any, help_text: str, **facts: Any) -> Any:
     """Return a dataclass's field that is a hyper-parameter; the facts are attributes of Hyperparameter."""
     return dataclasses.field(default=default, metadata={"help": help_text, **facts})
@@ -116,7 +143,9 @@ def hyperparameter(default: Any, help_text: str, **facts: Any) -> Any:
 @functools.cache
 def hyperparameters(config: type) -> tuple[Hyperparameter, ...]:
     """Return the hyper-parameters of a configuration's class, in the order of its fields."""
-    return tuple(
-        Hyperparameter(name=field.name, kind=field.type, **field.metadata)  # type: ignore[arg-type]
-        for field in dataclasses.fields(config)
-    )
+    found = []
+    for field in dataclasses.fields(config):
+        of_each = typing.get_args(field.type)  # of tuple[int, ...]
+        kind: Any = of_each[0] if of_each else field.type
+        found.append(Hyperparameter(name=field.name, kind=kind, is_sequence=bool(of_each), **field.metadata))
+    return tuple(found)

@@ -25,7 +25,7 @@ def shapes(config: Config, vocabulary_size: int) -> Shapes:
 
     With tied weights there is no `softmax.kernel`: it is the embedding, transposed.
     """
-    sizes = (vocabulary_size, config.embedding_width, config.layer_sizes)
+    sizes = (vocabulary_size, config.embedding_width, config.hidden_sizes)
     return shapes_of_sizes(*sizes, cell=config.cell, tie_weights=config.tie_weights)
 
 
@@ -96,12 +96,26 @@ def check_fits(config: Config, vocabulary_size: int) -> None:
 
 
 def draw_initial(config: Config, vocabulary_size: int, *, seed: int) -> Weights:
-    """Draw a language model's initial weights, as the tutorial does; see `uniform`."""
-    return draw_uniform(shapes(config, vocabulary_size), scale=config.init_scale, seed=seed)
+    """Draw a language model's initial weights, as the tutorial does; see `draw_uniform`."""
+    return draw_uniform(
+        shapes(config, vocabulary_size),
+        scale=config.init_scale,
+        layer_scale=config.layer_init_scale,
+        seed=seed,
+    )
 
 
-def draw_uniform(shapes: Mapping[str, tuple[int, ...]], *, scale: float, seed: int) -> Weights:
-    """Draw float32 weights uniformly from [-scale, scale], except those that a cell sets to a constant."""
+def draw_uniform(
+    shapes: Mapping[str, tuple[int, ...]], *, scale: float, layer_scale: float = 0.0, seed: int
+) -> Weights:
+    """Draw float32 weights uniformly from [-scale, scale], except those that a cell sets to a constant.
+
+    Args:
+        shapes: Shape of each parameter by canonical name.
+        scale: Bound of the weights.
+        layer_scale: Bound of those of a layer of H units, times the square root of H; 0: `scale`.
+        seed: Seed of the random stream.
+    """
     rng = np.random.default_rng(seed)
     weights: Weights = {}
     for name, shape in shapes.items():
@@ -109,8 +123,12 @@ def draw_uniform(shapes: Mapping[str, tuple[int, ...]], *, scale: float, seed: i
         if cell and short_name in cell.constants:
             weights[name] = np.full(shape, cell.constants[short_name], np.float32)
         else:
+            bound = scale
+            if cell and layer_scale:
+                units = shapes[f"{name.rpartition('.')[0]}.recurrent_kernel"][0]
+                bound = layer_scale / math.sqrt(units)
             # The doubles of a bit generator are a stable stream; float32 draws would be another one.
-            weights[name] = (scale * (rng.random(shape) * 2 - 1)).astype(np.float32)
+            weights[name] = (bound * (rng.random(shape) * 2 - 1)).astype(np.float32)
     return weights
 
 

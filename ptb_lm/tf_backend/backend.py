@@ -74,7 +74,7 @@ class TensorFlowBackend(Backend):
         self._vocabulary_size = len(weights["embedding"])
         self.network = self._new_network(self.device.name)
         window = tf.TensorSpec([None, None], tf.int32)
-        states = [tf.TensorSpec([None, hidden_size], self.dtype) for hidden_size in config.layer_sizes]
+        states = [tf.TensorSpec([None, hidden_size], self.dtype) for hidden_size in config.hidden_sizes]
         signature = [window, window, [(part_BH,) * len(state_names) for part_BH in states]]
         self.window_function = apply_execution(self.network.evaluate, choice.execution)
         self.evaluate_function = apply_execution(self.network.evaluate, choice.execution, signature)

@@ -38,7 +38,7 @@ class Network:
     def __init__(
         self, config: Config, layer: type[Layer], *, vocabulary_size: int, unroll: str, dtype: tf.DType
     ) -> None:
-        width, hidden_sizes = config.embedding_width, config.layer_sizes
+        width, hidden_sizes = config.embedding_width, config.hidden_sizes
         self.dtype = dtype
         self.embedding_VE = tf.Variable(tf.zeros([vocabulary_size, width], dtype))
         self.stack = RecurrentStack(layer, width, hidden_sizes, unroll=unroll, dtype=dtype)

@@ -106,9 +106,9 @@ class TrainingStep:
 
     def export_state(self, state: State) -> Arrays:
         """Return the carried state and the state of the dropout streams."""
-        layers = zip(*state, strict=True)
+        width, layers = max(self.config.hidden_sizes), zip(*state, strict=True)
         arrays = {
-            name: np.stack([part_BH.numpy() for part_BH in parts])
+            name: np.stack([np.pad(part_BH, ((0, 0), (0, width - part_BH.shape[1]))) for part_BH in parts])
             for name, parts in zip(self.state_names, layers, strict=True)
         }
         streams = export_streams([dropout.generator for dropout in self.dropouts])
@@ -123,7 +123,10 @@ class TrainingStep:
         except ValueError as error:
             raise UserError(f"the random stream of dropout was not saved by TensorFlow ({error})") from None
         layers = zip(*(own[name] for name in self.state_names), strict=True)
-        return [tuple(tf.constant(part_BH, self.network.dtype) for part_BH in layer) for layer in layers]
+        return [
+            tuple(tf.constant(part_BH[:, :hidden], self.network.dtype) for part_BH in layer)
+            for layer, hidden in zip(layers, self.config.hidden_sizes, strict=True)
+        ]
 
     def _compute_on_devices(
         self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor

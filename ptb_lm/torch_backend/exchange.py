@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
@@ -216,9 +217,15 @@ def gather_state(carried: Arrays, generator: torch.Generator, ranks: Ranks) -> A
 
 
 def export_carried(state: State, names: Sequence[str], dtype: torch.dtype) -> Arrays:
-    """Return the carried state of this rank's rows by the names of its parts, each [L, B, H]."""
+    """Return the carried state of this rank's rows by the names of its parts, each [L, B, H].
+
+    Zeros fill up the layers that are narrower than others.
+    """
+    width = max(layer[0].shape[1] for layer in state)
     return {
-        name: torch.stack(parts).to("cpu", dtype).numpy()
+        name: torch.stack([functional.pad(part, (0, width - part.shape[1])) for part in parts])
+        .to("cpu", dtype)
+        .numpy()
         for name, parts in zip(names, zip(*state, strict=True), strict=True)
     }
 
@@ -242,7 +249,7 @@ def restore_carried(
     state = zero_state(parts[0].shape[1])
     for layer, saved_layer in zip(state, zip(*parts, strict=True), strict=True):
         for part_BH, saved_BH in zip(layer, saved_layer, strict=True):
-            part_BH.copy_(saved_BH)
+            part_BH.copy_(saved_BH[:, : part_BH.shape[1]])
     return state
 
 

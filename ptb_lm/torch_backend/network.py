@@ -41,14 +41,16 @@ class Network:
     ) -> None:
         self.config, self.device = config, runtime.device
         self.precision, self.dtype = runtime.precision, runtime.dtype
-        self.stack = RecurrentStack.build(model, config.embedding_width, config.layer_sizes, cell=config.cell)
+        self.stack = RecurrentStack.build(
+            model, config.embedding_width, config.hidden_sizes, cell=config.cell
+        )
         self.stack.to(self.device, self.precision.compute)
         self.executed_stack = self.stack.with_execution(
             partial(apply_execution, execution=runtime.execution, window=window)
         )
         self.masters = Masters(self.stack.trained_parameters(), self.precision.master)
         self.softmax = SoftmaxLayer(
-            config.layer_sizes[-1],
+            config.hidden_sizes[-1],
             vocabulary_size,
             device=self.device,
             precision=self.precision,

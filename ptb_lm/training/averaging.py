@@ -6,11 +6,13 @@ themselves are trained.
 """
 
 import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from ptb_lm.model.backend import Arrays, Backend
 from ptb_lm.model.config import Config
 from ptb_lm.training.metrics import Progress
+from ptb_lm.training.window_plan import WindowPlan
 
 AVERAGE_EVERY = 10  # training steps; a pass over all weights at each step would cost as much as the update
 # Early on the average holds the last quarter of the updates, or so: a mean of all would remember for an epoch
@@ -36,27 +38,66 @@ def weight(horizon: float, *, update: int, steps_per_epoch: int) -> float:
     return max(early, -math.expm1(-interval(steps_per_epoch) / (horizon * steps_per_epoch)))
 
 
+def first_stall(valid_perplexities: Sequence[float], patience: int) -> int | None:
+    """Return the number of epochs after which validation has stalled for the first time; None: never yet.
+
+    An epoch stalls if it is worse than the best of those that ended `patience` and more epochs before it: the
+    non-monotone criterion of NT-ASGD (Merity et al., 2018; salesforce/awd-lstm-lm, main.py).
+
+    Args:
+        valid_perplexities: Perplexity at the end of each epoch.
+        patience: Epochs to wait for an improvement, 1 or more.
+    """
+    for done in range(patience + 2, len(valid_perplexities) + 1):
+        *before, newest = valid_perplexities[:done]
+        if newest > min(before[:-patience]):
+            return done
+    return None
+
+
 class Averages:
     """The averages of a backend's weights, if they are to be averaged.
+
+    With --average-epochs they move from the first steps on. With --average-after-stall they are the mean of
+    the weights after each step since the first stall.
 
     Args:
         backend: Model that keeps the averages.
         config: Hyper-parameters of the run.
-        steps_per_epoch: Training steps of an epoch.
+        plan: Windows of the run.
     """
 
-    def __init__(self, backend: Backend, config: Config, *, steps_per_epoch: int) -> None:
-        self.backend, self.horizon, self.steps = backend, config.average_epochs, steps_per_epoch
+    def __init__(self, backend: Backend, config: Config, plan: WindowPlan) -> None:
+        self.backend, self.plan = backend, plan
+        self.horizon, self.patience = config.average_epochs, config.average_after_stall
+        self.interval = interval(plan.usual_steps) if self.horizon else 1
 
-    def update_if_due(self, steps_done: int) -> None:
+    def update_if_due(self, steps_done: int, progress: Progress) -> None:
         """Update the averages if an update is due after this many training steps of the whole run."""
-        update, steps_since = divmod(steps_done, interval(self.steps))
-        if self.horizon and not steps_since:
-            self.backend.average(weight(self.horizon, update=update, steps_per_epoch=self.steps))
+        start = self._start(progress)
+        if start is None:
+            return
+        update, steps_since = divmod(steps_done - start, self.interval)
+        if not steps_since:
+            every = self.plan.usual_steps
+            by_horizon = self.horizon and weight(self.horizon, update=update, steps_per_epoch=every)
+            self.backend.average(by_horizon or 1 / update)
 
     def exist(self, progress: Progress) -> bool:
-        """Return whether there are averages: from the first update on, which is in the first epoch."""
-        return self.horizon > 0 and progress.epoch * self.steps + progress.step >= interval(self.steps)
+        """Return whether there are averages: from the first update on."""
+        start = self._start(progress)
+        steps_done = self.plan.steps_before(progress.epoch) + progress.step
+        return start is not None and steps_done - start >= self.interval
+
+    def _start(self, progress: Progress) -> int | None:
+        """Return the training steps that were done when averaging began; None: it has not begun."""
+        if self.horizon:
+            return 0
+        if not self.patience:
+            return None
+        # The perplexities of the average come after the first stall and do not move it.
+        stall = first_stall([row["valid_perplexity"] for row in progress.rows], self.patience)
+        return None if stall is None else self.plan.steps_before(stall)
 
     def use(self, progress: Progress) -> AbstractContextManager[None]:
         """Return a context in which the backend's weights are the averages, if there are any yet."""

@@ -168,7 +168,7 @@ def _check_finite(arrays: Arrays) -> None:
 
 
 def _check_carried(training: Mapping[str, NDArray[Any]], config: Config) -> None:
-    shape = (config.num_layers, config.batch_size, config.hidden_size)
+    shape = (config.num_layers, config.batch_size, max(config.hidden_sizes))
     for name in cells.get(config.cell).state_names:
         if training[name].shape != shape:
             raise UserError(f"the tensor {name!r} has shape {training[name].shape}, not {shape}")

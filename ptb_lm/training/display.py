@@ -22,6 +22,7 @@ from ptb_lm.training.metrics import JsonObject, Progress
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.tensorboard import Scalars
+from ptb_lm.training.window_plan import WindowPlan
 
 LOG_SECONDS = 30.0  # between two lines of a log
 POINTS = 50  # of an epoch in TensorBoard, at most; it shows a thousand of a curve
@@ -136,15 +137,15 @@ class Display:
     Args:
         progress: Progress of the run.
         config: Hyper-parameters of the run.
-        steps: Number of steps of an epoch.
+        plan: Windows of the run.
         log_seconds: Time between two lines of a log, which is printed if there is no terminal.
         scalars: TensorBoard's file.
     """
 
     def __init__(
-        self, progress: Progress, config: Config, *, steps: int, log_seconds: float, scalars: Scalars
+        self, progress: Progress, config: Config, plan: WindowPlan, *, log_seconds: float, scalars: Scalars
     ) -> None:
-        self.progress, self.config, self.steps = progress, config, steps
+        self.progress, self.config, self.plan = progress, config, plan
         self.log_seconds, self.scalars = log_seconds, scalars
         self._logged = time.perf_counter()  # when the newest line was printed
 
@@ -156,6 +157,7 @@ class Display:
             validation_seconds: Duration of the validation after an epoch; 0 if it is not known yet.
         """
         self._validation_seconds = validation_seconds
+        self.steps = self.plan.steps(self.progress.epoch)
         self._point = copy.copy(self.progress)  # where the newest point is
         self._bar = tqdm(
             total=self.steps,
@@ -179,20 +181,22 @@ class Display:
             self._logged = time.perf_counter()
             cli.remark("  ".join(self._facts()))
         if step == self.steps or step - self._point.step >= self.steps / POINTS:
-            rate = self.config.learning_rate_in(self.progress.epoch)
-            values = metrics.point(self._point, self.progress, self.config, rate=rate)
-            self.scalars.add(values, step=self.progress.epoch * self.steps + step)
+            epoch = self.progress.epoch
+            tokens = self.plan.tokens(epoch, step) - self.plan.tokens(epoch, self._point.step)
+            values = metrics.point(self._point, self.progress, tokens=tokens, rate=self._rate())
+            self.scalars.add(values, step=self.plan.steps_before(epoch) + step)
             self._point = copy.copy(self.progress)
 
     def _facts(self) -> list[str]:
         """Return facts about where the run is, the most important ones first; a step of the epoch is done."""
         progress, config, steps = self.progress, self.config, self.steps
-        tokens, speed = config.batch_size * config.num_steps, progress.words_per_second
-        a_step = tokens / speed if speed else math.nan  # nothing is clocked yet
-        epoch_seconds = (steps - progress.step) * a_step + self._validation_seconds
+        done, tokens = (self.plan.tokens(progress.epoch, count) for count in (progress.step, steps))
+        speed = progress.words_per_second
+        a_word = 1 / speed if speed else math.nan  # nothing is clocked yet
+        epoch_seconds = (tokens - done) * a_word + self._validation_seconds
         epochs_after = config.epochs - progress.epoch - 1
-        run_seconds = epoch_seconds + epochs_after * (steps * a_step + self._validation_seconds)
-        loss = progress.nll / (progress.step * tokens)
+        run_seconds = epoch_seconds + epochs_after * (tokens * a_word + self._validation_seconds)
+        loss = progress.nll / done
         return [
             f"epoch {progress.epoch + 1}/{config.epochs}",
             f"{100 * progress.step // steps}%",
@@ -200,9 +204,14 @@ class Display:
             f"left {duration(run_seconds)}, epoch {duration(epoch_seconds)}",
             f"loss {loss:.3f}",
             f"{speed:,.0f} words/s",
-            f"lr {config.learning_rate_in(progress.epoch):.4g}",
+            f"lr {self._rate():.4g}",
             f"step {progress.step:,}/{steps:,}",
         ]
+
+    def _rate(self) -> float:
+        """Return the learning rate of the newest step."""
+        done = max(self.progress.step - 1, 0) / self.steps
+        return self.config.learning_rate_at(self.progress.epoch, done)
 
 
 def fit_bar(facts: Sequence[str], columns: int) -> str:

@@ -22,7 +22,10 @@ from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import INIT_FROM_RATE
 
 HELD_OUT = ("valid_fraction", "test_fraction")
-SIZES = ("cell", "num_layers", "hidden_size", "embedding_size", "tie_weights")
+SIZES = (
+    *("cell", "num_layers", "hidden_size", "layer_sizes", "embedding_size", "tie_weights"),
+    *("mogrifier_rounds", "mogrifier_rank"),
+)
 TREATMENT = ("tokenize", "lowercase", "numbers")
 VOCABULARY_AXES = {"embedding": 0, "softmax.kernel": 1, "softmax.bias": 0}
 

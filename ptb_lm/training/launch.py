@@ -36,6 +36,7 @@ from ptb_lm.training.run_flags import (
 )
 from ptb_lm.training.run_folders import SharedRunDirectory
 from ptb_lm.training.trainer import Trainer
+from ptb_lm.training.window_plan import WindowPlan
 
 # Settings that may differ between machines: the place of the text. The first process reads the first weights.
 MAY_DIFFER_PER_HOST = ("data", "source", "init_from", "hyperparameters")
@@ -273,7 +274,7 @@ def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:
         corpus = run_data.load_again(config, words)
     else:
         corpus = run_data.load_first(config, words, extend=bool(request.given.get("extend_vocabulary")))
-    run_data.count_steps(corpus, config.hyperparameters)  # refuses a split that is too short
+    WindowPlan(corpus, config.hyperparameters, seed=config.choice.seed)  # refuses a split that is too short
     if request.found is not None and words is not None and words.sha256 != corpus.vocabulary.sha256:
         raise UserError(
             f"the vocabulary of the data ({len(corpus.vocabulary):,} words) is not the one in "

@@ -109,10 +109,6 @@ class Progress(Struct, forbid_unknown_fields=True):
         self.step = self.clocked_tokens = 0
         self.nll = self.gradient_norms = self.clocked_seconds = 0.0
 
-    def train_perplexity(self, tokens_per_step: int) -> float:
-        """Return the perplexity of this epoch's training windows so far; at least one is done."""
-        return perplexity_of(self.nll, self.step * tokens_per_step)
-
     @property
     def words_per_second(self) -> float:
         """Target tokens trained per second in this epoch, within the measured time."""
@@ -185,17 +181,16 @@ def read_result(path: Path) -> JsonObject:
     return dict(values)
 
 
-def point(before: Progress, now: Progress, config: Config, *, rate: float) -> dict[str, float]:
+def point(before: Progress, now: Progress, *, tokens: int, rate: float) -> dict[str, float]:
     """Return TensorBoard's values of the steps between two moments of an epoch, by tag.
 
     Args:
         before: Progress at the first moment.
         now: Progress at the second; a step at least lies between.
-        config: The hyper-parameters.
+        tokens: Number of targets of these steps.
         rate: The learning rate.
     """
     steps = now.step - before.step
-    tokens = steps * config.batch_size * config.num_steps
     nll = now.nll - before.nll
     values = {
         "step/loss": nll / tokens,
@@ -220,24 +215,29 @@ def result_scalars(result: JsonObject) -> dict[str, float]:
 
 
 def epoch_row(
-    progress: Progress, config: Config, *, valid_perplexity: float, unaveraged_valid_perplexity: float
+    progress: Progress,
+    *,
+    tokens: int,
+    learning_rate: float,
+    valid_perplexity: float,
+    unaveraged_valid_perplexity: float | None,
 ) -> JsonObject:
     """Return the row of metrics.jsonl of an epoch whose training steps are all done.
 
     Args:
         progress: Progress of the run.
-        config: The hyper-parameters.
-        valid_perplexity: Perplexity of the kept weights: of their moving average if there is one.
-        unaveraged_valid_perplexity: Perplexity of the weights. It has a column only in a run that averages
-            them.
+        tokens: Number of the epoch's training targets.
+        learning_rate: Learning rate of its first step.
+        valid_perplexity: Perplexity of the kept weights: of their average if there is one.
+        unaveraged_valid_perplexity: Perplexity of the weights; None in a run that does not average them.
     """
     average_only = {"unaveraged_valid_perplexity": unaveraged_valid_perplexity}
     return {
         "epoch": progress.epoch + 1,
-        "learning_rate": config.learning_rate_in(progress.epoch),
-        "train_perplexity": progress.train_perplexity(config.batch_size * config.num_steps),
+        "learning_rate": learning_rate,
+        "train_perplexity": perplexity_of(progress.nll, tokens),
         "valid_perplexity": valid_perplexity,
-        **(average_only if config.average_epochs else {}),
+        **(average_only if unaveraged_valid_perplexity is not None else {}),
         "words_per_second": progress.words_per_second,
         "seconds": progress.clocked_seconds,
         "gradient_norm": progress.gradient_norms / progress.step,

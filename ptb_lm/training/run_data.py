@@ -11,8 +11,6 @@ from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.preparation import PTB, Preparation, is_path
 from ptb_lm.data.text import NO_SPACES, Ids, UnknownWordError
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
-from ptb_lm.model.config import Config
-from ptb_lm.training import evaluation
 from ptb_lm.training.run_config import RunConfig, Source
 
 
@@ -111,20 +109,6 @@ def load_with_its_words(run: RunConfig, vocabulary: Vocabulary, *, moved_to: str
     if data.vocabulary.sha256 != vocabulary.sha256:
         raise UserError(f"the data {moved_to or place(run)} have a different vocabulary from the run")
     return data
-
-
-def count_steps(data: Corpus, config: Config) -> int:
-    """Return the training steps of an epoch, after checking that every split is long enough.
-
-    Raises:
-        UserError: A split is too short.
-    """
-    for split in ("valid", "test"):
-        rows = evaluation.batch_size(split, config)
-        corpus.check_evaluation(data.splits[split], batch_size=rows, split=split)
-    return corpus.count_windows(
-        data.splits["train"], batch_size=config.batch_size, num_steps=config.num_steps
-    )
 
 
 def difference(run: RunConfig, data: Corpus) -> str | None:

@@ -21,7 +21,7 @@ from ptb_lm.data.preparation import (
 )
 from ptb_lm.model import fastest
 from ptb_lm.model.choice import CHOICE_NAMES
-from ptb_lm.model.config import HYPERPARAMETERS, RECIPES
+from ptb_lm.model.config import HYPERPARAMETERS, RECIPES, Config
 from ptb_lm.model.hyperparameter import flag_name
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.training.run_config import PLACES, RESUMABLE, RESUMABLE_HYPERPARAMETERS, RunConfig
@@ -39,8 +39,7 @@ def new_config(given: dict[str, Any]) -> RunConfig:
     data = given.get("data", "ptb")
     preset = given.get("config", "demo" if data == "synthetic" else "small")
     recipe = given.get("recipe", "default")
-    changes = {each.name: given[each.name] for each in HYPERPARAMETERS if each.name in given}
-    hyperparameters = RECIPES[recipe][preset].replace(**changes)
+    hyperparameters = with_given(RECIPES[recipe][preset], given)
     choices = {name: given[name] for name in CHOICE_NAMES if name in given}
     return RunConfig(
         config=preset,
@@ -51,6 +50,22 @@ def new_config(given: dict[str, Any]) -> RunConfig:
         preparation=from_flags(given, data, is_file=Path(data).is_file()),
         text_column=given.get("text_column"),
     )
+
+
+def with_given(config: Config, given: Mapping[str, Any]) -> Config:
+    """Return hyper-parameters with the given ones, by name, in their place.
+
+    Raises:
+        UserError: One is impossible, or two contradict each other.
+    """
+    changes = {each.name: given[each.name] for each in HYPERPARAMETERS if each.name in given}
+    if sizes := changes.get("layer_sizes"):
+        changes.setdefault("num_layers", len(sizes))
+        if "hidden_size" in changes:
+            raise UserError("give --layer-sizes or --hidden-size, not both")
+    elif changes.keys() & {"num_layers", "hidden_size"}:
+        changes["layer_sizes"] = ()  # those of the preset
+    return config.replace(**changes)
 
 
 def with_fastest(
@@ -99,13 +114,12 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
                 f"change {', '.join(map(flag_name, CHANGEABLE))} and nothing else"
                 + ("; --init-from starts a new run from its weights" if name in CHOICE_NAMES else "")
             )
-    changes = {each.name: given[each.name] for each in HYPERPARAMETERS if each.name in given}
     return dataclasses.replace(
         run,
         data=given.get("data", run.data),
         source=None if "data" in given else run.source,
         choice=dataclasses.replace(run.choice, device=given.get("device", run.choice.device)),
-        hyperparameters=run.hyperparameters.replace(**changes),
+        hyperparameters=with_given(run.hyperparameters, given),
     )
 
 

@@ -19,6 +19,7 @@ from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_config import PLACES, RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import NEW_RUN_FLAGS
+from ptb_lm.training.window_plan import WindowPlan
 
 _HYPERPARAMETER_NAMES = {each.name for each in HYPERPARAMETERS}
 
@@ -118,7 +119,7 @@ def _check_begins(config: RunConfig, corpus: Corpus, given: dict[str, Any]) -> N
     Raises:
         UserError: It cannot.
     """
-    run_data.count_steps(corpus, config.hyperparameters)
+    WindowPlan(corpus, config.hyperparameters, seed=config.choice.seed)  # refuses a split that is too short
     parameters.check_fits(config.hyperparameters, len(corpus.vocabulary))
     processes.check_devices(given, config.hyperparameters.batch_size)
     config.choice.check_cell(config.hyperparameters.cell)

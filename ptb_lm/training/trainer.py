@@ -11,7 +11,7 @@ from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Corpus, Words
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Backend, Loss, State
-from ptb_lm.training import evaluation, metrics, run_data
+from ptb_lm.training import evaluation, metrics
 from ptb_lm.training.averaging import Averages
 from ptb_lm.training.checkpoint import Checkpoints, divergence_error
 from ptb_lm.training.display import LOG_SECONDS, Display
@@ -19,6 +19,7 @@ from ptb_lm.training.metrics import JsonObject, Progress
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.tensorboard import Scalars
+from ptb_lm.training.window_plan import WindowPlan
 
 READ_SECONDS = 0.5  # how often the device is waited for: to move the bar, and to notice divergence
 
@@ -62,8 +63,8 @@ class Trainer:
         self.progress = Progress(commands=[command], environments=[self.environment])
         self.rows = self.ranks.share(self.config.batch_size)  # those of the batch that this process trains
         self.state: State = self._zero_state()
-        self.steps = run_data.count_steps(corpus, self.config)
-        self.averages = Averages(backend, self.config, steps_per_epoch=self.steps)
+        self.plan = WindowPlan(corpus, self.config, seed=run.choice.seed)
+        self.averages = Averages(backend, self.config, self.plan)
         self._first_read: tuple[int, float] | None = None  # its tokens and seconds, which are not clocked
         self.log_seconds = log_seconds
         self._validation_seconds = 0.0  # duration of the newest validation; 0 before there was one
@@ -98,9 +99,7 @@ class Trainer:
         is_resumed = len(progress.environments) > 1
         purge_step = steps_done + 1 if is_resumed else None
         scalars = Scalars(self.directory.path if self.ranks.is_first else None, purge_step=purge_step)
-        display = Display(
-            progress, self.config, steps=self.steps, log_seconds=self.log_seconds, scalars=scalars
-        )
+        display = Display(progress, self.config, self.plan, log_seconds=self.log_seconds, scalars=scalars)
         with contextlib.closing(scalars):
             self._save()  # before any work: a folder that cannot be written is noticed now
             self.directory.write_metrics(progress.rows)
@@ -117,17 +116,17 @@ class Trainer:
             return result
 
     def _train_epoch(self, rows_BL: Words, display: Display) -> None:
-        progress, rate = self.progress, self.config.learning_rate_in(self.progress.epoch)
-        unread: list[Loss] = []
+        progress, unread = self.progress, list[Loss]()
+        steps, steps_before = self.plan.steps(progress.epoch), self.plan.steps_before(progress.epoch)
         with display.epoch(validation_seconds=self._validation_seconds):
             self.backend.read([])
             start = time.perf_counter()
-            windows = corpus.windows(rows_BL, self.config.num_steps, start=progress.step)
+            windows = self.plan.windows(rows_BL, progress.epoch, start=progress.step)
             for step, (x_BT, y_BT) in enumerate(windows, start=progress.step + 1):
+                rate = self.config.learning_rate_at(progress.epoch, (step - 1) / steps)
                 self.state, loss = self.backend.train_step(x_BT, y_BT, self.state, learning_rate=rate)
                 unread.append(loss)
-                if self.config.average_epochs:
-                    self.averages.update_if_due(progress.epoch * self.steps + step)
+                self.averages.update_if_due(steps_before + step, progress)
                 now = time.perf_counter()
                 requests: Sequence[int] = [
                     now - start > READ_SECONDS or not self._first_read,
@@ -160,7 +159,8 @@ class Trainer:
         progress = self.progress
         measurements = self.backend.read(losses)
         seconds = time.perf_counter() - start
-        tokens = len(losses) * self.config.batch_size * self.config.num_steps
+        epoch, step = progress.epoch, progress.step
+        tokens = self.plan.tokens(epoch, step + len(losses)) - self.plan.tokens(epoch, step)
         if self._first_read:
             progress.clocked_seconds += seconds
             progress.clocked_tokens += tokens
@@ -170,7 +170,7 @@ class Trainer:
             self._first_read = tokens, seconds
         for nll, gradient_norm, new_loss_scale in measurements:
             progress.step += 1
-            when = f"in epoch {progress.epoch + 1}, step {progress.step} of {self.steps}"
+            when = f"in epoch {progress.epoch + 1}, step {progress.step} of {self.plan.steps(epoch)}"
             if new_loss_scale and math.isfinite(nll):
                 cli.remark(
                     f"{when}, a gradient overflowed float16: the step is skipped, and the loss scale is "
@@ -197,7 +197,11 @@ class Trainer:
         if not progress.clocked_tokens and self._first_read:  # the first step is the epoch's only one
             progress.clocked_tokens, progress.clocked_seconds = self._first_read
         row = metrics.epoch_row(
-            progress, self.config, valid_perplexity=valid, unaveraged_valid_perplexity=without_average
+            progress,
+            tokens=self.plan.tokens(progress.epoch, progress.step),
+            learning_rate=self.config.learning_rate_at(progress.epoch),
+            valid_perplexity=valid,
+            unaveraged_valid_perplexity=without_average if self.config.has_average else None,
         )
         perplexities = (row["train_perplexity"], valid, without_average)
         if not all(map(math.isfinite, perplexities)):
@@ -267,7 +271,7 @@ class Trainer:
 
     def _steps_done(self) -> int:
         """Return the training steps of the whole run so far: where TensorBoard's points are."""
-        return self.progress.epoch * self.steps + self.progress.step
+        return self.plan.steps_before(self.progress.epoch) + self.progress.step
 
     def _run_seconds(self) -> float:
         return self.progress.run_seconds + time.perf_counter() - self._trainer_start

@@ -38,13 +38,13 @@ class PlainModel:
         cudnn = "auto" if gpu else False
         self.lstms = [
             keras.layers.LSTM(hidden, return_sequences=True, return_state=True, use_cudnn=cudnn, dtype=policy)
-            for hidden in config.layer_sizes
+            for hidden in config.hidden_sizes
         ]
         self.dense = keras.layers.Dense(vocabulary_size, dtype=policy)
         self.dropout = keras.layers.Dropout(1 - config.keep_prob, dtype=policy)
         self.embedding.build((None, None))
         width = config.embedding_width
-        for lstm, hidden in zip(self.lstms, config.layer_sizes, strict=True):
+        for lstm, hidden in zip(self.lstms, config.hidden_sizes, strict=True):
             lstm.build((None, None, width))
             width = hidden
         self.dense.build((None, None, width))
@@ -84,7 +84,7 @@ class PlainLoop:
             dtype = self.model.dense.compute_dtype
             return [
                 (tf.zeros([batch_size, hidden], dtype), tf.zeros([batch_size, hidden], dtype))
-                for hidden in self.config.layer_sizes
+                for hidden in self.config.hidden_sizes
             ]
 
     def place(self, rows_BL: Ids) -> tf.Tensor:

@@ -131,7 +131,7 @@ def products(task: Task) -> list[Product]:
 def _language_products(task: LanguageTask) -> list[Product]:
     inputs = task.batch_size * task.config.num_steps
     # The bias is a row of the kernel (ptb_lm.torch_backend.loss).
-    width, words = task.config.layer_sizes[-1] + 1, task.vocabulary_size
+    width, words = task.config.hidden_sizes[-1] + 1, task.vocabulary_size
     softmax = Product("softmax", inputs, width, words)
     return with_gradients({"softmax.kernel": softmax, **layer_products(task, inputs=inputs)})
 

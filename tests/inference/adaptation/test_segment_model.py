@@ -26,7 +26,7 @@ def test_scores_state_and_gradients_equal_the_reference(config: Config, steps: i
     weights = random_weights(config, VOCABULARY, seed=1)
     rng = np.random.default_rng(steps)
     words = rng.integers(VOCABULARY, size=steps + 1)
-    before = [(rng.uniform(-1, 1, size), rng.uniform(-1, 1, size)) for size in config.layer_sizes]
+    before = [(rng.uniform(-1, 1, size), rng.uniform(-1, 1, size)) for size in config.hidden_sizes]
     model = SegmentModel(config, weights)
     with torch.no_grad():
         scored, found = model.score_and_gradients(

@@ -1,0 +1,89 @@
+"""The windows of each epoch of a run: where they begin and end in a row of the training text.
+
+They have --num-steps time steps each, or, with --vary-num-steps, random lengths as in AWD-LSTM (Merity et
+al., "Regularizing and Optimizing LSTM Language Models", 2018; salesforce/awd-lstm-lm, main.py). The lengths
+depend on the seed and the epoch alone, so that a resumed run has the windows of one that never stopped.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+
+from ptb_lm.data import corpus
+from ptb_lm.data.corpus import Corpus, Words
+from ptb_lm.model.config import Config
+from ptb_lm.training import evaluation
+
+SHARE_OF_HALVES = 0.05  # of windows whose length is drawn around half of --num-steps
+DEVIATION = 5.0  # standard deviation of the lengths, in time steps
+SHORTEST = 5  # time steps that a length is at least, before the end of the rows cuts it
+SHORTEST_REST = 2  # targets that are a window of their own at the end of the rows
+
+
+class WindowPlan:
+    """The windows of a run's epochs.
+
+    Attributes:
+        usual_steps: Training steps of an epoch; with random lengths about as many.
+
+    Args:
+        data: Text of the run.
+        config: Hyper-parameters of the run.
+        seed: Seed of the run.
+
+    Raises:
+        UserError: A split is too short for a window, or for a target in each row.
+    """
+
+    def __init__(self, data: Corpus, config: Config, *, seed: int) -> None:
+        for split in ("valid", "test"):
+            rows = evaluation.batch_size(split, config)
+            corpus.check_evaluation(data.splits[split], batch_size=rows, split=split)
+        train, self._num_steps, self._seed = data.splits["train"], config.num_steps, seed
+        self.usual_steps = corpus.count_windows(
+            train, batch_size=config.batch_size, num_steps=config.num_steps
+        )
+        self._batch = config.batch_size
+        self._targets = len(train) // config.batch_size - 1  # of a row
+        self._varies = config.vary_num_steps
+        self._ends = lru_cache(maxsize=1)(self._compute_ends)
+        self._counts: list[int] = []  # of windows, of each epoch from the first one, if they vary
+
+    def windows(self, rows_BL: Words, epoch: int, *, start: int = 0) -> Iterator[tuple[Words, Words]]:
+        """Return the windows (x_BT, y_BT) of an epoch in their order; y is x shifted by one.
+
+        Args:
+            rows_BL: Rows of the training text, as `corpus.rows` cuts them.
+            epoch: Number of the epoch, from 0.
+            start: Number of the first window, to go on where an earlier pass stopped.
+        """
+        ends = self._ends(epoch)
+        return corpus.cut_windows(rows_BL, ends[start:], begin=ends[start - 1] if start else 0)
+
+    def steps(self, epoch: int) -> int:
+        """Return the training steps of an epoch, counted from 0."""
+        return len(self._ends(epoch)) if self._varies else self.usual_steps
+
+    def steps_before(self, epoch: int) -> int:
+        """Return the training steps of all epochs before this one."""
+        if not self._varies:
+            return epoch * self.usual_steps
+        for each in range(len(self._counts), epoch):
+            self._counts.append(len(self._compute_ends(each)))
+        return sum(self._counts[:epoch])
+
+    def tokens(self, epoch: int, steps: int) -> int:
+        """Return the targets of the first steps of an epoch, in all rows of the batch."""
+        return self._batch * (self._ends(epoch)[steps - 1] if steps else 0)
+
+    def _compute_ends(self, epoch: int) -> list[int]:
+        """Return the position in a row where each window ends; the next one begins there."""
+        if not self._varies:
+            return [(step + 1) * self._num_steps for step in range(self.usual_steps)]
+        rng, ends, end = np.random.default_rng((self._seed, epoch)), list[int](), 0
+        while not ends or self._targets - end >= SHORTEST_REST:
+            mean = self._num_steps / 2 if rng.random() < SHARE_OF_HALVES else self._num_steps
+            end = min(end + max(SHORTEST, int(rng.normal(mean, DEVIATION))), self._targets)
+            ends.append(end)
+        return ends
