@@ -61,7 +61,7 @@ def _parser() -> cli.Parser:
     parser.add_argument(
         "--precision",
         choices=(frameworks.AUTO, *frameworks.PRECISIONS),
-        help="default: as the run was trained, or fp32 if this machine does not have that precision",
+        help="default: as the run was trained, or fp32 where this device lacks that or is slow in it",
     )
     add_flags(parser)
     return parser

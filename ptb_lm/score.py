@@ -99,9 +99,10 @@ def _print_scores(arguments: argparse.Namespace, weights: Mapping[str, float]) -
     model, lines = loading.load_from_flags(arguments), text_file.lines(arguments.file, arguments.text_column)
     unit: Unit = "bits" if arguments.bits else "nats"
     as_json = arguments.format == "jsonl"
+    computed = f"computed by {model.choice.framework} {model.choice.model} in {model.choice.precision}"
     if arguments.n_best:
         hypotheses = n_best.rescore(model, lines, unit=unit, **weights)
-        return [n_best.write(sys.stdout, hypotheses, every=arguments.all, as_json=as_json)]
+        return [n_best.write(sys.stdout, hypotheses, every=arguments.all, as_json=as_json), computed]
     is_typed = arguments.file == text_file.STDIN and sys.stdin is not None and sys.stdin.isatty()
     ahead = CHUNK_SENTENCES
     if arguments.line_buffered or is_typed:
@@ -110,7 +111,7 @@ def _print_scores(arguments: argparse.Namespace, weights: Mapping[str, float]) -
             sys.stdout.reconfigure(line_buffering=True)
     scores = model.score_each(lines, unit=unit, carry_state=arguments.carry_state, ahead=ahead)
     summary = write_scores(sys.stdout, scores, unit=unit, per_word=arguments.per_word, as_json=as_json)
-    return [*summary, READ[arguments.carry_state]]
+    return [*summary, READ[arguments.carry_state], computed]
 
 
 def _finite(value: str) -> float:

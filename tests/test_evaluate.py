@@ -20,6 +20,8 @@ from ptb_lm.model import backend, reference
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
+from ptb_lm.model.rules import BFLOAT16, Machine
+from ptb_lm.torch_backend import runtime
 from ptb_lm.training import evaluation, tensors
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -62,6 +64,7 @@ def run_evaluate(capsys: pytest.CaptureFixture[str], *given: object) -> tuple[st
     assert runs.run_command(evaluate, *given) == 0
     out, err = capsys.readouterr()
     match = re.fullmatch(
+        r"(?:scored in fp32: .*\n)?"
         r"\S+ perplexity (\d+\.\d{4}) \(([\d,]+) tokens? scored(?:, [\d,]+ .* <unk>)?\)\n"
         r"(?:.* one stream .*\n(?:without .*\n)?.* each line .*\n)?"
         r"computed by (?:torch|tensorflow) \w+ in (?:fp|bf|tf)\d\d: .*\n",
@@ -222,7 +225,39 @@ def test_a_precision_that_the_fastest_model_lacks_is_kept(run: Path) -> None:
         trained, choice=choice, hyperparameters=trained.hyperparameters.replace(hidden_size=200)
     )
     flags = argparse.Namespace(framework=None, model=None, execution=None, device=None, precision=None)
-    assert run_evaluation.choose(flags, wide).precision == "fp64"
+    taken = run_evaluation.choose(flags, wide)
+    assert (taken.choice.precision, taken.reason) == ("fp64", "")
+
+
+@pytest.mark.parametrize(
+    ("trained", "features", "precision"),
+    [
+        ("bf16", {BFLOAT16}, "bf16"),
+        ("bf16", set[str](), "fp32"),
+        ("fp16", {BFLOAT16}, "fp32"),
+        ("tf32", {BFLOAT16}, "fp32"),
+    ],
+)
+def test_a_precision_that_is_slow_here_is_not_taken_and_the_first_line_says_so(
+    trained: str,
+    features: set[str],
+    precision: str,
+    run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where a run of a GPU is scored on a CPU."""
+    machine = Machine(device="cpu", name="a CPU here", features=frozenset(features))
+    monkeypatch.setattr(runtime, "examine", lambda device: machine)
+    copy = trained_in(trained, run, tmp_path / "run")
+    assert runs.run_command(evaluate, copy) == 0
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert f" in {precision}: " in last
+    assert first.startswith("test perplexity" if trained == precision else f"scored in fp32: {trained}, ")
+    if trained != "tf32":
+        assert runs.run_command(evaluate, copy, "--precision", trained) == 0
+        assert f" in {trained}: " in capsys.readouterr().out
 
 
 def trained_in(precision: str, run: Path, copy: Path) -> Path:
@@ -296,7 +331,7 @@ def test_how_many_words_were_unknown_is_told(
     assert evaluated == pytest.approx(known, abs=6e-5)
     # Where score reads the text in the same way, it has the same numbers.
     assert runs.run_command(score, run, text, "--carry-state") == 0
-    summary, *without, _ = capsys.readouterr().err.splitlines()
+    summary, *without, _, _ = capsys.readouterr().err.splitlines()
     assert float(summary.partition(" perplexity ")[2].split()[0]) == pytest.approx(
         float(scored.split()[2]), abs=2e-4
     )

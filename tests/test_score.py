@@ -155,15 +155,16 @@ def test_how_many_words_were_unknown_is_told(
         assert runs.run_command(score, run, text, *["--carry-state"] * carry_state) == 0
         model.state = None
         scores = model.score(LINES, carry_state=carry_state)
-        first, without, read = capsys.readouterr().err.splitlines()
+        first, without, read, computed = capsys.readouterr().err.splitlines()
         assert first.startswith(f"{score.PROG}: perplexity {scores.perplexity:.4f} (4 sentences, 14 words ")
         assert re.search(", 1 of .* <unk>.$", first)
         assert re.search(f" without .* {scores.perplexity_without_unknown:.4f}$", without)
         assert ("by itself" if not carry_state else "as one text") in read.partition(";")[0]
         assert other in read
+        assert computed.endswith(" by torch cudnn in fp32"), "in which the weights are kept"
     text.write_text("a\n")
     assert runs.run_command(score, run, text) == 0
-    told, _ = capsys.readouterr().err.splitlines()
+    told, *_ = capsys.readouterr().err.splitlines()
     assert re.search("1 sentence, 2 words .*, 0 of .* vocabulary.$", told)
     for words, problem in (("", "is empty"), (None, "does not exist")):
         text.unlink() if words is None else text.write_text(words)

@@ -8,6 +8,7 @@ from ptb_lm.common import cli, streams
 from ptb_lm.model import fastest, frameworks
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import AUTO
+from ptb_lm.model.rules import SAFE_PRECISION
 
 if TYPE_CHECKING:
     from ptb_lm.inference.language_model import LanguageModel
@@ -63,7 +64,7 @@ def load(
         framework=framework,
         model=model,
         device=device,
-        precision=precision or fastest.SAFE_PRECISION,
+        precision=precision or SAFE_PRECISION,
     )
     return LanguageModel(config.hyperparameters, weights, choice, vocabulary, config.treatment, run)
 

@@ -23,8 +23,9 @@ from ptb_lm.inference.reader import score_in_pieces
 from ptb_lm.inference.scoring import format_perplexity, perplexity
 from ptb_lm.model import backend, fastest
 from ptb_lm.model.backend import Backend
-from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.model.fastest import Taken
+from ptb_lm.model.rules import SAFE_PRECISION
 from ptb_lm.training import evaluation, run_data, run_folders
 from ptb_lm.training.run_config import RunConfig
 
@@ -63,7 +64,10 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
             command=command,
         )
         return
-    choice = choose(arguments, run)
+    taken = choose(arguments, run)
+    choice = taken.choice
+    if taken.reason:
+        cli.say(taken.reason)
     model = backend.build(run.hyperparameters, weights, choice)
     notes, unknown = list[str](), 0
     if text.is_unknown is None:
@@ -169,11 +173,11 @@ def _count_unknown(words: int) -> str:
     return f"; {words:,} of its words {verb} not in the vocabulary, and read as {UNK}"
 
 
-def choose(arguments: argparse.Namespace, run: RunConfig) -> Choice:
+def choose(arguments: argparse.Namespace, run: RunConfig) -> Taken:
     """Return the choices for scoring: the flags', the precision of the training, and the fastest model.
 
-    The weights are always stored in float32. So they can be scored in fp32 if this machine does not have
-    the run's precision.
+    The weights are always stored in float32. So they are scored in fp32 where this machine does not have the
+    run's precision, or computes in it by way of another one; a sentence then says so.
 
     Args:
         arguments: Flags from ptb_lm.evaluate's parser.
@@ -191,9 +195,16 @@ def choose(arguments: argparse.Namespace, run: RunConfig) -> Choice:
         device=arguments.device,
     )
     if arguments.precision:
-        return choose_by(precision=arguments.precision)
+        return Taken(choice=choose_by(precision=arguments.precision))
+    trained_in, is_slow = run.choice.precision, False
     with contextlib.suppress(UserError):  # no model has it here: then float32, or its refusal
-        chosen = choose_by(precision=run.choice.precision)
-        if chosen.can_have(run.choice.precision):
-            return chosen
-    return choose_by(precision=fastest.SAFE_PRECISION)
+        chosen = choose_by(precision=trained_in)
+        if chosen.can_have(trained_in):
+            is_slow = fastest.is_slow(trained_in, chosen)
+            if not is_slow:
+                return Taken(choice=chosen)
+    why = f"is slow here; --precision {trained_in} takes it" if is_slow else "cannot be had here"
+    return Taken(
+        choice=choose_by(precision=SAFE_PRECISION),
+        reason=f"scored in {SAFE_PRECISION}: {trained_in}, in which the run was trained, {why}",
+    )

@@ -72,7 +72,9 @@ class Choice:
         precision: str = "fp32",
         seed: int = 1,
     ) -> "Choice":
-        """Return a complete choice. All defaults are here and nowhere else.
+        """Return a complete choice, with the defaults that are here.
+
+        Of a model and a precision, a command's defaults are not these but those of fastest.py.
 
         Args:
             registry: The frameworks to choose from.

@@ -1,10 +1,7 @@
 """The model and the precision that a run takes if no flag names them: the fastest that was measured.
 
-RULES is a table of measurements, the fastest first. Where no rule is about a machine, a cell or a size,
-nothing faster has been shown, and the safe choice is taken: the framework's own layer, in float32.
-
-A rule in half precision is here only if perplexities are those of float32 within the spread of seeds
-(results/tables.md).
+The rules are in rules.py. Where no rule is about a machine, a cell or a size, nothing faster has been shown,
+and the safe choice is taken: the framework's own layer, in float32.
 """
 
 import dataclasses
@@ -17,169 +14,15 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS, Framework
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
-
-# What a machine may have, as the function `examine` of a framework finds it.
-BFLOAT16 = "bfloat16"  # instructions for products in bfloat16: AVX512_BF16 or AMX
-KERNELS = "kernels"  # our own compiled kernels run a layer of float32
-HOPPER = "hopper"  # a GPU of compute capability 9.0, such as an H100
-FEATURES = (BFLOAT16, KERNELS, HOPPER)
+from ptb_lm.model.rules import BFLOAT16, FEATURES, MEASURED_CORES, RULES, SAFE_PRECISION, Machine, Rule
 
 OPEN = ("model", "precision")  # the choices that this module makes
 SAFE_MODELS = ("cudnn", "block_fused", "block", "basic")  # the framework's own layer first
-SAFE_PRECISION = "fp32"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """The device of a model, as rules see it.
-
-    Attributes:
-        device: "cpu" or "cuda".
-        name: Words for people, such as "a CPU with AVX512_BF16".
-        features: Names in FEATURES.
-    """
-
-    device: str
-    name: str
-    features: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """A row of RULES: a model and a precision, and when they are the fastest that was measured.
-
-    Attributes:
-        framework: Name of the framework.
-        device: "cpu" or "cuda".
-        model: Model that is taken.
-        precision: Precision that is taken.
-        needs: Features that the machine must have.
-        cell: Name of the cell.
-        widths: Smallest and largest width of the widest layer.
-        batch: Largest number of rows.
-        executions: Executions that were measured, with those that mean the same.
-        processes: Largest number of processes and devices.
-        variant: Name of the benchmark's variant that was measured.
-        evidence: (file in results/bench, workload) of each measurement; there no variant that the rule could
-            have taken instead is faster, by its 95 % interval.
-    """
-
-    framework: str = "torch"
-    device: str = "cpu"
-    model: str
-    precision: str = SAFE_PRECISION
-    needs: frozenset[str] = frozenset()
-    cell: str = cells.LSTM
-    widths: tuple[int, int] = (200, 1 << 30)
-    batch: int = 1 << 30
-    executions: tuple[str, ...] = ("auto", "eager")
-    processes: int = 1 << 30
-    variant: str
-    evidence: tuple[tuple[str, str], ...]
-
-    def applies(
-        self, choice: Choice, config: Config, machine: Machine, *, fixed: Collection[str], processes: int
-    ) -> bool:
-        """Return whether the rule is about this model on this machine.
-
-        Args:
-            choice: Choices, of which those in `fixed` are the user's.
-            config: Hyper-parameters.
-            machine: Device that computes.
-            fixed: Names in OPEN that a flag has given.
-            processes: Number of processes or devices.
-        """
-        smallest, largest = self.widths
-        return (
-            (self.framework, self.device, self.cell) == (choice.framework, machine.device, config.cell)
-            and all(getattr(self, name) == getattr(choice, name) for name in fixed)
-            and choice.execution in self.executions
-            and choice.unroll == choice.framework_row.unrolls[0]
-            and self.needs <= machine.features
-            and smallest <= max(config.hidden_sizes) <= largest
-            and config.batch_size <= self.batch
-            and processes <= self.processes
-        )
-
-
-_IN_BFLOAT16 = tuple(
-    (file, workload)
-    for file in ("ptb-cpu", "precisions-cpu", "precisions-xeon-cpu")
-    for workload in ("small", "medium")
-)
-_IN_FLOAT32 = (
-    *((file, workload) for file in ("ptb-cpu", "ptb-xeon-cpu") for workload in ("small", "medium")),
-    *((f"ptb-default-recipe{xeon}-cpu", "medium-default-recipe") for xeon in ("", "-xeon")),
-    *((f"ptb-large{xeon}-cpu", "large") for xeon in ("", "-xeon")),
-)
-_CELLS = ("cells-cpu", "cells-xeon-cpu")
-
-RULES: tuple[Rule, ...] = (
-    # Wider layers than 650 units were not measured in bfloat16: there products are a larger part of a step.
-    Rule(
-        model="block_fused",
-        precision="bf16",
-        needs=frozenset({BFLOAT16, KERNELS}),
-        variant="torch/block_fused@bf16",
-        evidence=_IN_BFLOAT16,
-    ),
-    Rule(
-        model="cudnn",
-        precision="bf16",
-        needs=frozenset({BFLOAT16, KERNELS}),
-        variant="torch/cudnn@bf16",
-        evidence=_IN_BFLOAT16,
-    ),
-    # cudnn is as fast within the intervals; the medians of most processors are block_fused's.
-    Rule(
-        model="block_fused",
-        needs=frozenset({KERNELS}),
-        variant="torch/block_fused",
-        evidence=(*_IN_FLOAT32, *_IN_BFLOAT16),
-    ),
-    Rule(
-        model="cudnn",
-        cell="gru",
-        needs=frozenset({KERNELS}),
-        variant="torch/cudnn",
-        evidence=tuple((file, "small-gru") for file in _CELLS),
-    ),
-    # cuDNN's persistent kernel takes no more units and rows.
-    Rule(
-        device="cuda",
-        model="persistent",
-        precision="fp16",
-        needs=frozenset({HOPPER}),
-        widths=(650, 1024),
-        batch=128,
-        executions=("auto", "graph"),
-        processes=1,
-        variant="torch/persistent/graph@fp16",
-        evidence=(("peak-cuda", "medium"),),
-    ),
-    Rule(
-        device="cuda",
-        model="cudnn",
-        precision="tf32",
-        needs=frozenset({HOPPER}),
-        widths=(650, 1024),
-        executions=("auto", "graph"),
-        processes=1,
-        variant="torch/cudnn/graph@tf32",
-        evidence=(("peak-cuda", "medium"),),
-    ),
-    Rule(
-        framework="tensorflow",
-        model="block_fused",
-        executions=("graph",),
-        variant="tensorflow/block_fused",
-        evidence=(
-            *((file, workload) for file in ("ptb-cpu", "ptb-xeon-cpu") for workload in ("small", "medium")),
-            *((f"ptb-default-recipe{xeon}-cpu", "medium-default-recipe") for xeon in ("", "-xeon")),
-            *((f"ptb-word-language-model{xeon}-cpu", "word_language_model") for xeon in ("", "-xeon")),
-        ),
-    ),
-)
+# What a user can try where nothing was measured, by framework and device.
+ADVICE = {
+    ("torch", "cuda"): "--precision tf32 or fp16, and --model persistent up to 1,024 units, may be faster: "
+    "python -m ptb_lm.bench run peak measures them"
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,10 +95,33 @@ def choose(choice: Choice, config: Config, *, fixed: Collection[str], ranks: Ran
         for rule in RULES
         if machine and rule.applies(choice, config, machine, fixed=fixed, processes=processes)
     ]
-    rule = about[0] if about else None
-    if rule:
+    if about:
+        rule = about[0]
         choice = dataclasses.replace(choice, model=rule.model, precision=rule.precision)
-    return Taken(choice=choice, reason=_explain(choice, config, machine, rule, fixed))
+        return Taken(choice=choice, reason=_explain(choice, config, machine, rule, fixed, processes))
+    sole = choice.framework_row.gpu_precisions.get(choice.model)
+    if machine and machine.device == "cuda" and sole and "precision" not in fixed:
+        reason = f"{choice.model}, as --model says, in {sole}, the one precision of its kernel"
+        return Taken(choice=dataclasses.replace(choice, precision=sole), reason=reason)
+    return Taken(choice=choice, reason=_explain_safe(choice, config, machine, fixed))
+
+
+def is_slow(precision: str, choice: Choice) -> bool:
+    """Return whether a device computes in half precision by way of another one, and so is slower by it.
+
+    This imports the framework.
+
+    Args:
+        precision: Precision that the choice's framework and model have on its device.
+        choice: Choice of the framework and the device.
+
+    Raises:
+        UserError: The framework is not installed.
+    """
+    machine = _examine(choice, SINGLE_PROCESS) if precision in ("bf16", "fp16") else None
+    if machine is None or machine.device != "cpu":
+        return False
+    return precision == "fp16" or BFLOAT16 not in machine.features
 
 
 def _examine(choice: Choice, ranks: Ranks) -> Machine | None:
@@ -269,28 +135,53 @@ def _examine(choice: Choice, ranks: Ranks) -> Machine | None:
 
 
 def _explain(
-    choice: Choice, config: Config, machine: Machine | None, rule: Rule | None, fixed: Collection[str]
+    choice: Choice,
+    config: Config,
+    machine: Machine | None,
+    rule: Rule,
+    fixed: Collection[str],
+    processes: int,
 ) -> str:
-    where = machine.name if machine else choice.framework
-    if "model" in fixed:
-        what, kind = f"{choice.model}, as --model says, in {choice.precision}", "precision"
-    elif "precision" in fixed:
-        what, kind = f"{choice.model} in {choice.precision}, as --precision says", "model"
-    else:
-        what, kind = f"{choice.model} in {choice.precision}", "choice"
-    if rule is None:
-        is_usual = choice.execution == choice.framework_row.executions[0]
-        execution = "" if is_usual else f", --execution {choice.execution}"
-        units = f"{max(config.hidden_sizes):,} units{execution}"
-        how = f"{choice.framework} {config.cell} of {units}, on {where}"
-        return f"{what}: the safe {kind}, because nothing faster was measured ({how})"
+    """Return the sentence about a choice by a rule: what was measured, and how far this is from that."""
+    assert machine is not None, "a rule is about a machine"
+    what, kind = _describe(choice, fixed)
     files = [*dict.fromkeys(file for file, _ in rule.evidence)]
     more = f" and {len(files) - 2} more" if len(files) > 2 else ""
     workloads = " and ".join(dict.fromkeys(workload for _, workload in rule.evidence))
-    where = f"on {where} (results/bench: {', '.join(files[:2])}{more})"
-    measured = f"no other {kind} was faster for {workloads}, measured {where}"
+    where = f"on {machine.name} (results/bench: {', '.join(files[:2])}{more})"
+    units, beyond = max(config.hidden_sizes), list[str]()
+    if units > rule.widest:
+        beyond.append(f"{units:,} units")
+    if machine.device == "cpu" and machine.cores > MEASURED_CORES:
+        beyond.append(f"{machine.cores} cores")
+    if processes > 1:
+        beyond.append(f"{processes} processes")
+    not_measured = f", though not with {' or '.join(beyond)}" if beyond else ""
+    measured = f"{what}: no other {kind} was faster for {workloads}, measured {where}{not_measured}"
     if choice.precision == SAFE_PRECISION:
-        return f"{what}: {measured}"
+        return measured
     flags = "--precision fp32" if "model" in fixed else "--model cudnn --precision fp32"
     classic = "computes in float32" if "model" in fixed else "is torch.nn.LSTM in float32"
-    return f"{what}: {measured}; {flags} {classic}"
+    return f"{measured}; {flags} {classic}"
+
+
+def _explain_safe(choice: Choice, config: Config, machine: Machine | None, fixed: Collection[str]) -> str:
+    """Return the sentence about a safe choice: what nothing was measured for, and what the user can try."""
+    what, kind = _describe(choice, fixed)
+    is_usual = choice.execution == choice.framework_row.executions[0]
+    execution = "" if is_usual else f", --execution {choice.execution}"
+    units = f"{max(config.hidden_sizes):,} units{execution}"
+    how = f"{choice.framework} {config.cell} of {units}, on {machine.name if machine else choice.framework}"
+    advice = ADVICE.get((choice.framework, machine.device)) if machine and "precision" not in fixed else None
+    return (
+        f"{what}: the safe {kind}, because nothing faster was measured ({how}){f'; {advice}' * bool(advice)}"
+    )
+
+
+def _describe(choice: Choice, fixed: Collection[str]) -> tuple[str, str]:
+    """Return what was taken, with the flag that says a part of it, and what kind of thing was open."""
+    if "model" in fixed:
+        return f"{choice.model}, as --model says, in {choice.precision}", "precision"
+    if "precision" in fixed:
+        return f"{choice.model} in {choice.precision}, as --precision says", "model"
+    return f"{choice.model} in {choice.precision}", "choice"

@@ -1,7 +1,7 @@
 """The registry of frameworks: what each computes, as data alone, so that listing it imports none of them."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ptb_lm.common.errors import UserError, how_to_install
 
@@ -19,7 +19,9 @@ class Framework:
     refusals: Mapping[tuple[str, str], str]  # (model, one of the above) -> why they cannot be combined
     needs_cuda: tuple[str, ...] = ()  # of the above, what a CPU cannot do
     uses_cuda: str = ""  # "module:function" of a device's name: whether it is a CUDA device here
-    examine: str = ""  # "module:function" of a device's name: its Machine (fastest.py); "": nobody can tell
+    # Model -> the one precision that it is for on a GPU.
+    gpu_precisions: Mapping[str, str] = field(default_factory=dict)
+    examine: str = ""  # "module:function" of a device's name: its Machine (rules.py); "": nobody can tell
     join: str = ""  # "module:function" that joins other processes and returns their Ranks; "": cannot
     start: str = ""  # "module:function" that starts several processes on this machine
     trains_on_devices: bool = False  # whether one process trains on several devices
@@ -67,6 +69,7 @@ FRAMEWORKS: dict[str, Framework] = {
             ("persistent", "jit"): "TorchScript leaves torch's LSTM as it is",
         },
         needs_cuda=("graph", "tf32"),
+        gpu_precisions={"persistent": "fp16"},
         uses_cuda="ptb_lm.torch_backend.gpu:is_selected",
         examine="ptb_lm.torch_backend.runtime:examine",
         join="ptb_lm.torch_backend.ranks:join",

@@ -13,7 +13,7 @@ from ptb_lm.common import host, nvidia
 from ptb_lm.common.errors import OutOfMemoryError, UserError
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.fastest import Machine
+from ptb_lm.model.rules import Machine
 
 DTYPES = {"fp32": tf.float32, "fp64": tf.float64}
 
@@ -99,7 +99,7 @@ def examine(device: str) -> Machine:
     """
     gpus = [] if device == "cpu" else tf.config.list_physical_devices("GPU")
     if not gpus:
-        return Machine(device="cpu", name="a CPU")
+        return Machine(device="cpu", name="a CPU", cores=len(host.cores()))
     details = tf.config.experimental.get_device_details(gpus[0])
     return Machine(device="cuda", name=f"the GPU {details.get('device_name', gpus[0].name)}")
 

@@ -16,11 +16,11 @@ from typing import Any, cast
 import torch
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.model import cells, fastest
+from ptb_lm.model import cells, rules
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.fastest import Machine
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.ranks import Ranks
+from ptb_lm.model.rules import Machine
 from ptb_lm.torch_backend import cpu, gpu
 from ptb_lm.torch_backend.cells import Layer
 from ptb_lm.torch_backend.precision import PRECISIONS, gpu_settings
@@ -212,18 +212,19 @@ def examine(device: str) -> Machine:
         return Machine(
             device="cuda",
             name=f"the GPU {torch.cuda.get_device_name()}",
-            features=frozenset({fastest.HOPPER} if is_hopper else ()),
+            features=frozenset({rules.HOPPER} if is_hopper else ()),
         )
     features, types = set[str](), [torch.float32]
     if products := cpu.bfloat16_products():
-        features.add(fastest.BFLOAT16)
+        features.add(rules.BFLOAT16)
         types.append(torch.bfloat16)
     has_kernels = all(cpu.find_recurrence_kernels(torch.empty(0, dtype=dtype)) for dtype in types)
     if has_kernels:
-        features.add(fastest.KERNELS)
+        features.add(rules.KERNELS)
     return Machine(
         device="cpu",
         name=f"a CPU with{'' if products else 'out'} {products or 'products in bfloat16'}"
         f"{'' if has_kernels else ', without compiled kernels'}",
         features=frozenset(features),
+        cores=torch.get_num_threads(),
     )

@@ -1,0 +1,184 @@
+"""Rules for the model and the precision that a run takes by itself: a table of what was measured.
+
+RULES has the fastest first. A rule that rounds is here only if trained runs show that it costs no perplexity
+(results/runs.csv). What a rule covers beyond its measurements, it covers by reasoning: its comment has the
+reason, and the sentence that a user reads (fastest.py) names what was not measured.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ptb_lm.model import cells
+from ptb_lm.model.choice import Choice
+from ptb_lm.model.config import Config
+
+# What a machine may have, as the function `examine` of a framework finds it.
+BFLOAT16 = "bfloat16"  # instructions for products in bfloat16: AVX512_BF16 or AMX
+KERNELS = "kernels"  # our own compiled kernels run a layer of float32
+HOPPER = "hopper"  # a GPU of compute capability 9.0, such as an H100
+FEATURES = (BFLOAT16, KERNELS, HOPPER)
+
+SAFE_PRECISION = "fp32"
+MEASURED_CORES = 2  # of the processors on which the rules for CPUs were measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """The device of a model, as rules see it.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        name: Words for people, such as "a CPU with AVX512_BF16".
+        features: Names in FEATURES.
+        cores: Cores that compute on a CPU.
+    """
+
+    device: str
+    name: str
+    features: frozenset[str] = frozenset()
+    cores: int = MEASURED_CORES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A row of RULES: a model and a precision, and when they are the fastest that was measured.
+
+    Attributes:
+        framework: Name of the framework.
+        device: "cpu" or "cuda".
+        model: Model that is taken.
+        precision: Precision that is taken.
+        needs: Features that the machine must have.
+        cell: Name of the cell.
+        widths: Smallest and largest width of the widest layer.
+        widest: Largest width that was measured.
+        batch: Largest number of rows.
+        executions: Executions that were measured, with those that mean the same.
+        processes: Largest number of processes and devices.
+        variant: Name of the benchmark's variant that was measured.
+        evidence: (file in results/bench, workload) of each measurement; there no variant that the rule could
+            have taken instead is faster, by its 95 % interval.
+        runs: Runs in results/runs.csv by the precision that is taken, if it rounds. For each there is one in
+            float32 with the same hyper-parameters, whose perplexity is not lower than chance explains.
+    """
+
+    framework: str = "torch"
+    device: str = "cpu"
+    model: str
+    precision: str = SAFE_PRECISION
+    needs: frozenset[str] = frozenset()
+    cell: str = cells.LSTM
+    widths: tuple[int, int] = (200, 1 << 30)
+    widest: int = 1500
+    batch: int = 1 << 30
+    executions: tuple[str, ...] = ("auto", "eager")
+    processes: int = 1 << 30
+    variant: str
+    evidence: tuple[tuple[str, str], ...]
+    runs: tuple[str, ...] = ()
+
+    def applies(
+        self, choice: Choice, config: Config, machine: Machine, *, fixed: Collection[str], processes: int
+    ) -> bool:
+        """Return whether the rule is about this model on this machine.
+
+        Args:
+            choice: Choices, of which those in `fixed` are the user's.
+            config: Hyper-parameters.
+            machine: Device that computes.
+            fixed: Names in OPEN that a flag has given.
+            processes: Number of processes or devices.
+        """
+        smallest, largest = self.widths
+        return (
+            (self.framework, self.device, self.cell) == (choice.framework, machine.device, config.cell)
+            and all(getattr(self, name) == getattr(choice, name) for name in fixed)
+            and choice.execution in self.executions
+            and choice.unroll == choice.framework_row.unrolls[0]
+            and self.needs <= machine.features
+            and smallest <= max(config.hidden_sizes) <= largest
+            and config.batch_size <= self.batch
+            and processes <= self.processes
+        )
+
+
+_IN_BFLOAT16 = tuple(
+    (file, workload)
+    for file in ("ptb-cpu", "precisions-cpu", "precisions-xeon-cpu")
+    for workload in ("small", "medium")
+)
+_IN_FLOAT32 = (
+    *((file, workload) for file in ("ptb-cpu", "ptb-xeon-cpu") for workload in ("small", "medium")),
+    *((f"ptb-default-recipe{xeon}-cpu", "medium-default-recipe") for xeon in ("", "-xeon")),
+    *((f"ptb-large{xeon}-cpu", "large") for xeon in ("", "-xeon")),
+)
+_CELLS = ("cells-cpu", "cells-xeon-cpu")
+_RUNS_IN_BFLOAT16 = (
+    *(f"small-{recipe}-bf16-seed-{seed}-cpu" for recipe in ("default", "tutorial") for seed in (1, 2, 3)),
+    "medium-30-epochs-block_fused-bf16-cpu",
+)
+
+RULES: tuple[Rule, ...] = (
+    # Beyond what was measured: in wider layers products are a larger part of a step, and they are what
+    # bfloat16 speeds up; more cores or processes share the same products, and send gradients in float32.
+    Rule(
+        model="block_fused",
+        precision="bf16",
+        needs=frozenset({BFLOAT16, KERNELS}),
+        widest=650,
+        variant="torch/block_fused@bf16",
+        evidence=_IN_BFLOAT16,
+        runs=_RUNS_IN_BFLOAT16,
+    ),
+    Rule(
+        model="cudnn",
+        precision="bf16",
+        needs=frozenset({BFLOAT16, KERNELS}),
+        widest=650,
+        variant="torch/cudnn@bf16",
+        evidence=_IN_BFLOAT16,
+        runs=_RUNS_IN_BFLOAT16,  # of block_fused, which rounds at the same places
+    ),
+    # cudnn is as fast within the intervals; the medians of most processors are block_fused's. With more cores
+    # or processes, both have the same products and wait for each other as often.
+    Rule(
+        model="block_fused",
+        needs=frozenset({KERNELS}),
+        variant="torch/block_fused",
+        evidence=(*_IN_FLOAT32, *_IN_BFLOAT16),
+    ),
+    Rule(
+        model="cudnn",
+        cell="gru",
+        needs=frozenset({KERNELS}),
+        widest=200,
+        variant="torch/cudnn",
+        evidence=tuple((file, "small-gru") for file in _CELLS),
+    ),
+    # cuDNN's persistent kernel takes no more units and rows.
+    Rule(
+        device="cuda",
+        model="persistent",
+        precision="fp16",
+        needs=frozenset({HOPPER}),
+        widths=(650, 1024),
+        widest=650,
+        batch=128,
+        executions=("auto", "graph"),
+        processes=1,
+        variant="torch/persistent/graph@fp16",
+        evidence=(("peak-cuda", "medium"),),
+        runs=tuple(f"medium-30-epochs-seed-{seed}-persistent-fp16-cuda" for seed in (2, 3)),
+    ),
+    Rule(
+        framework="tensorflow",
+        model="block_fused",
+        executions=("graph",),
+        variant="tensorflow/block_fused",
+        evidence=(
+            *((file, workload) for file in ("ptb-cpu", "ptb-xeon-cpu") for workload in ("small", "medium")),
+            *((f"ptb-default-recipe{xeon}-cpu", "medium-default-recipe") for xeon in ("", "-xeon")),
+            *((f"ptb-word-language-model{xeon}-cpu", "word_language_model") for xeon in ("", "-xeon")),
+        ),
+    ),
+)
