@@ -15,7 +15,7 @@ import runs
 
 from ptb_lm import train
 from ptb_lm.data.corpus import load_named
-from ptb_lm.model import fastest, frameworks
+from ptb_lm.model import frameworks, rules
 from ptb_lm.model.cells import CELLS
 from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
@@ -118,6 +118,28 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
 )
 def test_a_new_run_is_refused(flags: list[str], key: str, refused: Callable[..., str]) -> None:
     assert key in refused(*flags)
+
+
+@pytest.mark.parametrize("seeds", [[], ["--seeds", "1", "2"]])
+@pytest.mark.parametrize("split", [None, "valid.txt"])
+def test_a_missing_folder_or_split_is_told_before_the_framework_is_imported(
+    split: str | None,
+    seeds: list[str],
+    refused: Callable[..., str],
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def importing(choice: Choice, name: str) -> None:
+        raise AssertionError(name)
+
+    folder = tmp_path / "data"
+    if split:
+        (shutil.copytree(data, folder) / split).unlink()
+    monkeypatch.setattr(Choice, "import_function", importing)
+    problem = refused(*seeds, data=folder)
+    assert str(folder) in problem
+    assert (split or "--data").partition(".")[0] in problem
 
 
 def test_a_gpu_that_is_not_there_is_refused(refused: Callable[..., str]) -> None:
@@ -815,8 +837,8 @@ def test_a_run_takes_the_fastest_says_so_and_keeps_it(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On another machine, too."""
-    run, features = tmp_path / "new", {fastest.KERNELS, fastest.BFLOAT16}
-    machine = fastest.Machine(device="cpu", name="a CPU here", features=frozenset(features))
+    run, features = tmp_path / "new", {rules.KERNELS, rules.BFLOAT16}
+    machine = rules.Machine(device="cpu", name="a CPU here", features=frozenset(features))
     monkeypatch.setattr(runtime, "examine", lambda device: machine)
     runs.train_run(data, run, "--hidden-size", "200", "--num-layers", "1", "--epochs", "1")
     assert choice_of(run) == ("block_fused", "bf16")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import penn_treebank_folder
-from ptb_lm.data import corpus, tables
+from ptb_lm.data import corpus, splits, tables, text_file
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.preparation import PTB, Preparation, is_path
 from ptb_lm.data.text import NO_SPACES, Ids, UnknownWordError
@@ -51,6 +51,19 @@ def place(run: RunConfig) -> str:
     if source and (source.path.startswith(tables.HUB) or Path(source.path).exists()):
         return source.path
     return run.data
+
+
+def check_folder(run: RunConfig) -> None:
+    """Check that the folder of a new run's text is there, with a file of each split.
+
+    Files, downloads and data sets are looked at when the text is loaded.
+
+    Raises:
+        UserError: It is not.
+    """
+    path = Path(run.data)
+    if is_path(run.data) and not path.is_file() and not text_file.URL.fullmatch(run.data):
+        splits.find(path, run.preparation, run.text_column)
 
 
 def load_first(run: RunConfig, vocabulary: Vocabulary | None, *, extend: bool) -> Corpus:

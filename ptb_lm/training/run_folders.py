@@ -31,10 +31,15 @@ def find(run: str | Path) -> RunDirectory:
     return RunDirectory(DEMO) if is_demo else directory
 
 
-def default_path(run: RunConfig) -> Path:
-    """Return the default folder of a run in checkpoints; another run may already have it."""
+def default_path(run: RunConfig, *, model: str | None = None) -> Path:
+    """Return the default folder of a run in checkpoints; another run may already have it.
+
+    Args:
+        run: Configuration of the run.
+        model: Name of the model in the folder's name; None: the run's.
+    """
     what = "imported" if run.imported else run.config
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{run.choice.framework}-{run.choice.model}-{what}"
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{run.choice.framework}-{model or run.choice.model}-{what}"
     path = home() / "checkpoints" / name
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 

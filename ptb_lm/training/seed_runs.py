@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import multiprocessing
 from collections.abc import Collection, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from ptb_lm.common import cli
@@ -45,7 +47,12 @@ def with_earlier_choice(given: dict[str, Any], seeds: Sequence[int], choice: Cho
 
 
 def remaining_commands(
-    runs: dict[int, RunDirectory], configs: dict[int, RunConfig], start: Start | None, given: dict[str, Any]
+    runs: dict[int, RunDirectory],
+    configs: dict[int, RunConfig],
+    start: Start | None,
+    given: dict[str, Any],
+    *,
+    trains_here: bool = True,
 ) -> dict[int, list[str]]:
     """Return the arguments that start or continue the runs that are not finished, by seed.
 
@@ -57,6 +64,7 @@ def remaining_commands(
         configs: Configurations that the flags ask for, by seed.
         start: Run whose weights they start from.
         given: Flags by name.
+        trains_here: False if other processes train, so that this one holds no memory of a GPU.
 
     Raises:
         UserError: A folder has a run of other flags, or something else; the text cannot be read; or the runs
@@ -80,7 +88,7 @@ def remaining_commands(
         if command is not None:
             commands[seed] = command
     if existing and overwrite:
-        _check_begins(config, corpus, given)
+        _check_begins(config, corpus, given, trains_here=trains_here)
         _clear(existing.values())
     return commands
 
@@ -113,7 +121,7 @@ def _with_origins(config: RunConfig, corpus: Corpus, start: Start | None) -> Run
     return dataclasses.replace(config, init_from=start.record(corpus)) if start else config
 
 
-def _check_begins(config: RunConfig, corpus: Corpus, given: dict[str, Any]) -> None:
+def _check_begins(config: RunConfig, corpus: Corpus, given: dict[str, Any], *, trains_here: bool) -> None:
     """Check that a run can begin, as far as that can be known before its model is built.
 
     Raises:
@@ -123,7 +131,11 @@ def _check_begins(config: RunConfig, corpus: Corpus, given: dict[str, Any]) -> N
     parameters.check_fits(config.hyperparameters, len(corpus.vocabulary))
     processes.check_devices(given, config.hyperparameters.batch_size)
     config.choice.check_cell(config.hyperparameters.cell)
-    config.choice.check_device()
+    if trains_here:
+        config.choice.check_device()
+    else:
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
+            other.submit(config.choice.check_device).result()
 
 
 def _resume_command(directory: RunDirectory, config: RunConfig, flags: dict[str, Any]) -> list[str] | None:

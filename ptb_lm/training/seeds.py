@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import os
+import re
 import selectors
 import shlex
 import signal
@@ -17,7 +18,9 @@ from ptb_lm.common import cli, signals, streams
 from ptb_lm.common.errors import DivergenceError, UserError
 from ptb_lm.common.program import TYPED_COMMAND
 from ptb_lm.common.signals import StopRequest
-from ptb_lm.training import run_data, run_folders, seed_runs
+from ptb_lm.model.frameworks import AUTO
+from ptb_lm.model.ranks import Ranks
+from ptb_lm.training import processes, run_data, run_folders, seed_runs
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
@@ -48,23 +51,30 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
     start = Start.read(arguments.init_from) if "init_from" in given else None
     make_config = start.config if start else new_config
     given = seed_runs.with_earlier_choice(given, seeds, make_config({**given, "seed": seeds[0]}).choice)
-    configs = {
-        seed: with_fastest(make_config({**given, "seed": seed}), given)[0] for seed in seeds
-    }  # refuses what is impossible
+    configs = {seed: make_config({**given, "seed": seed}) for seed in seeds}  # refuses what is impossible
+    run_data.check_folder(configs[seeds[0]])
+    # Where other processes train, they choose: this one would hold a part of the GPU's memory to its end.
+    trains_here = jobs == 1 and not processes.should_start(arguments)
+    if trains_here:
+        ranks = Ranks(given.get("devices", 1))
+        configs = {seed: with_fastest(config, given, ranks)[0] for seed, config in configs.items()}
     extend = bool(given.get(EXTEND))
     if start and len(seeds) > 1 and not _is_random(configs[seeds[0]], start, extend=extend):
         raise UserError(
             "--seeds would train the same run for each seed: the weights are those of --init-from, and "
             f"without dropout{' or new words' * extend} nothing else is drawn"
         )
-    if jobs == 1:
+    if trains_here:
         # Imported before there is a folder: meanwhile a signal ends the process at once.
         configs[seeds[0]].choice.builder()
-    folder = arguments.run_dir or run_folders.create_folder(run_folders.default_path(configs[seeds[0]]))
+    model = None if trains_here else given.get("model", AUTO)
+    folder = arguments.run_dir or run_folders.create_folder(
+        run_folders.default_path(configs[seeds[0]], model=model)
+    )
     command = shlex.join(seed_runs.command_line({**given, "run_dir": folder, "overwrite": False}))
     again = f"{cli.command_name('train')} {command}"
     runs = {seed: RunDirectory(folder / f"seed-{seed}") for seed in seeds}
-    commands = seed_runs.remaining_commands(runs, configs, start, given)
+    commands = seed_runs.remaining_commands(runs, configs, start, given, trains_here=trains_here)
     try:
         statuses = _train_in_turn(commands, train_one) if jobs == 1 else _train_in_parallel(commands, jobs)
     except signals.Stopped as stop:
@@ -198,9 +208,10 @@ class _Child:
     def print_lines(self) -> bool:
         """Wait for output, print the lines that are whole, and return whether there can be more."""
         new = os.read(self.stdout.fileno(), 65536)
-        *lines, self._rest = (self._rest + new).split(b"\n") if new else (self._rest, b"")
+        # A progress bar's lines end in a carriage return.
+        *lines, self._rest = re.split(rb"[\r\n]", self._rest + new) if new else (self._rest, b"")
         for line in lines:
-            if line.strip():  # one that ends a progress bar's
+            if line.strip():  # what stands between a carriage return and a line end is none
                 cli.remark(f"seed {self.seed}: {line.decode(errors='replace').rstrip()}")
         return bool(new)
 

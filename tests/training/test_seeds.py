@@ -19,7 +19,11 @@ from ptb_lm.common import files, signals
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.signals import StopRequest
 from ptb_lm.model.choice import MAX_SEED, Choice
+from ptb_lm.model.ranks import Ranks
+from ptb_lm.model.rules import Machine
+from ptb_lm.torch_backend import runtime
 from ptb_lm.training import run_folders, seed_runs, seeds, trainer
+from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -153,7 +157,7 @@ def test_two_commands_that_start_together_have_two_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second starts before the first one has trained anything. What stays empty is removed."""
-    monkeypatch.setattr(run_folders, "default_path", lambda run: tmp_path / "runs")
+    monkeypatch.setattr(run_folders, "default_path", lambda run, model: tmp_path / "runs")
     arguments, trained = train._parser().parse_args(["--seeds", "1"]), list[str]()
 
     def train_one(command: list[str]) -> int:
@@ -325,6 +329,7 @@ def test_runs_that_are_overwritten_are_cleared_before_the_first_trains(
         (("--cell", "layer_norm_lstm", "--model", "cudnn"), "torch cudnn"),
         (("--devices", "3"), "--batch-size 4 "),
         (("--execution", "graph"), "--execution graph"),
+        (("--execution", "graph", "--jobs", "2"), "--execution graph"),
         (("--precision", "tf32"), "--precision tf32"),
         (("--reduce-precision", "bf16"), "--reduce-precision bf16"),
     ],
@@ -444,6 +449,53 @@ def test_side_by_side_is_the_same_though_one_was_killed(
     called = shlex.split(again.partition("with: ")[2])
     assert train.main(called[3:]) == 0
     assert f"test perplexity of 2 seeds: {mean_and_deviation(both, 1, 2)}" in capsys.readouterr().out
+
+
+def test_a_carriage_return_ends_a_line_too(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in the progress bars of a library, which has no terminal here."""
+    program = tmp_path / "program.py"
+    program.write_text("print('1 of 2', end='\\r'); print('2 of 2', end='\\r\\n'); print('the end', end='')")
+    monkeypatch.setattr(seeds.cli, "TRAIN", f"python {program}")
+    flags = runs.arguments(data, tmp_path / "run", "--seeds", "7", "--jobs", "2")
+    assert train.main(flags) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["seed 7: 1 of 2", "seed 7: 2 of 2"]
+
+
+@pytest.mark.parametrize("flags", [("--jobs", "2"), ("--devices", "2")])
+def test_where_others_train_this_process_looks_at_no_device(
+    flags: tuple[str, ...], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would hold memory of a GPU to its end, and does not know what several processes choose."""
+
+    def examine(device: str) -> Machine:
+        raise AssertionError(device)
+
+    started: list[str] = []
+    monkeypatch.setattr(runtime, "examine", examine)
+    monkeypatch.setattr(files, "home", lambda: tmp_path)
+    monkeypatch.setattr(seeds, "_train_in_parallel", lambda commands, jobs: dict.fromkeys(commands, 0))
+    given = ["--data", str(data), *runs.FLAGS, "--seeds", "1", "2", *flags]
+    seeds.train(train._parser().parse_args(given), lambda command: bool(started.append(command[-1])))
+    assert [Path(run).name for run in started] == ["seed-1", "seed-2"] * ("--devices" in flags)
+
+
+def test_devices_of_one_process_are_chosen_for(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+
+    def choose(config: RunConfig, given: object, ranks: Ranks) -> tuple[RunConfig, str]:
+        counts.append(ranks.devices)
+        return config, ""
+
+    monkeypatch.setattr(seeds, "with_fastest", choose)
+    monkeypatch.setattr(Choice, "builder", lambda choice: None)
+    given = runs.arguments(data, tmp_path / "run", "--seeds", "1", "--framework", "tensorflow")
+    seeds.train(train._parser().parse_args([*given, "--devices", "2"]), lambda command: 0)
+    assert counts == [2]
 
 
 def test_seeds_that_were_begun_keep_what_was_taken(data: Path, tmp_path: Path) -> None:
