@@ -36,7 +36,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "tied": {"tie_weights": True, "hidden_size": 6},
 }
 SHAPES = [(1, 1), (4, 1), (1, 9), (3, 5), (2, 40)]  # batch, time
-untied_alone = pytest.mark.parametrize("run", ["untied"], indirect=True)
+# With its scope, without which each test would have a run of its own.
+untied_alone = pytest.mark.parametrize("run", ["untied"], indirect=True, scope="module")
 Call = Callable[[np.ndarray, np.ndarray, np.ndarray], list[np.ndarray]]
 
 
@@ -157,6 +158,7 @@ def test_torchscript(run: Path, tmp_path: Path) -> None:
     ("run", "flags", "steps"),
     [("untied", [], 1), ("tied", [], 1), ("untied", ["--steps", "5"], 5)],
     indirect=["run"],
+    scope="module",
     ids=["one step", "one step, tied", "five steps"],
 )
 def test_a_program_of_torch_export(flags: list[str], steps: int, run: Path, tmp_path: Path) -> None:
