@@ -89,7 +89,7 @@ class FakeProcess:
 
     alive: ClassVar[list[str]] = []
     timeouts: ClassVar[list[float]] = []
-    asked: ClassVar[list[tuple[str, str]]] = []  # variants, and "check", "confirm" or "block"
+    asked: ClassVar[list[tuple[str, str]]] = []  # variants, and "build", "check", "confirm" or "block"
     blocks_left = 10_000  # before a Ctrl-C
     noise = 0.01
     needs_all_memory = ""  # a variant that fails beside others
@@ -103,6 +103,7 @@ class FakeProcess:
         self.alive.append(self.variant)
 
     def receive(self) -> dict[str, Any]:
+        self.asked.append((self.variant, "build"))
         if self.variant == self.needs_all_memory and (len(self.alive) > 1 or self.fails_alone):
             raise WorkerError("failed", "no memory")
         return {"engine": "", "environment": {}, "build_seconds": 1.0}
@@ -159,6 +160,17 @@ def test_what_fails_beside_others_is_tried_again_alone(
         assert fake.alive == []
         assert [(each.variant, each.reason) for each in found.record.rows] == [("torch/block", "no memory")]
         assert logs == ["what it wrote"]
+
+
+def test_nothing_is_built_while_another_program_is_checked(tmp_path: Path, fake: type[FakeProcess]) -> None:
+    """Its steps would be disturbed; and what the first process of a program took to build is its own time."""
+    variants = [Variant(name, "") for name in ("torch/cudnn", AGAIN, "torch/block", "torch/block#again")]
+    measurement(tmp_path, MACHINE).prepare(variants)
+    started = [*fake.asked]
+    for variant in ("torch/cudnn", "torch/block"):
+        begin = started.index((variant, "build"))
+        assert started[begin + 1 : begin + 3] == [(variant, "check"), (variant, "confirm")]
+    assert started.index((AGAIN, "build")) < started.index(("torch/block", "build"))
 
 
 def run(folder: Path, *, minutes: float, variants: tuple[str, ...] = VARIANTS) -> Workload:
@@ -223,6 +235,18 @@ def test_an_interrupted_run_keeps_its_plan(
     assert fake.alive == []
     fake.blocks_left = 10_000
     assert run(tmp_path, minutes=600.0 if blocks > 24 else 1e-6).processes == 5
+
+
+def test_a_run_that_is_interrupted_at_the_end_of_its_pilot_and_again_is_planned(
+    tmp_path: Path, fake: type[FakeProcess]
+) -> None:
+    """Not as long as its workload declares for want of a plan."""
+    for blocks in (24, 2):
+        fake.blocks_left = blocks
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, minutes=600.0)
+    fake.blocks_left = 10_000
+    assert run(tmp_path, minutes=600.0).processes >= runner.LEAST
 
 
 def row(index: int, seconds: float) -> Row:

@@ -9,10 +9,12 @@ from typing import Any
 import mutants
 import numpy as np
 import pytest
+from torch import Tensor
 
 from ptb_lm.bench import check
 from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
+from ptb_lm.bench.rivals.plain_torch import PlainModel
 from ptb_lm.bench.run import worker
 from ptb_lm.bench.run.timed_steps import WINDOWS, LanguageSteps
 from ptb_lm.bench.run.worker import BlockTimer, Candidate
@@ -155,10 +157,25 @@ def test_a_later_process_is_compared_only_if_its_first_losses_differ(
     assert refused["parity"]["loss_error"] < refused["parity"]["loss_bound"]
     assert len(compared) == 1
 
+    # What is not seen while its dropout is switched off: a process that drops nothing from the top output.
+    if variant == "plain-torch/cudnn":
+        dropping = build()
+        dropping.steps.losses("train", 3)
+        network = dropping.steps.model.network
+        with monkeypatch.context() as patch:
+            patch.setattr(type(network), "forward", _without_top_dropout)
+            with pytest.raises(check.WrongError, match="dropout"):
+                dropping.confirm(told["first_losses"])
+
     wrong = build()
     wrong.steps.model = mutants.GatesSwapped(wrong.steps.model, wrong.steps.export_weights())
     with pytest.raises(check.WrongError, match="off by"):
         wrong.confirm(told["first_losses"])
+
+
+def _without_top_dropout(self: PlainModel, x_TB: Tensor, state: Any) -> tuple[Tensor, Any]:
+    output_TBH, state = self.lstm(self.dropout(self.embedding(x_TB)), state)
+    return self.linear(output_TBH), state
 
 
 def test_windows_go_on_where_the_last_block_stopped() -> None:

@@ -20,7 +20,7 @@ from ptb_lm.bench.check import language
 from ptb_lm.bench.check.bounds import Checked, WrongError
 from ptb_lm.bench.workloads import LanguageTask, Task
 
-__all__ = ["Build", "Checked", "WrongError", "check"]
+__all__ = ["Build", "Checked", "WrongError", "check", "check_unknown_dropout"]
 
 Build = Callable[[Any, Mapping[str, NDArray[Any]]], Any]
 
@@ -58,4 +58,22 @@ def check(
     raise NotImplementedError(type(task))
 
 
+@functools.singledispatch
+def check_unknown_dropout(task: Task, model: Any, *, precision: str, seed: int) -> None:
+    """Check the dropout of a model whose first losses do not tell of it, as it does not report its masks.
+
+    Afterwards its weights are those of the comparison. A task without such dropout needs no check.
+
+    Args:
+        task: Task of the model.
+        model: Model that will be timed.
+        precision: Name in bounds.BOUNDS.
+        seed: Seed of weights and data.
+
+    Raises:
+        WrongError: Its dropout is not the configuration's.
+    """
+
+
 check.register(LanguageTask)(language.check)
+check_unknown_dropout.register(LanguageTask)(language.check_unknown_dropout)

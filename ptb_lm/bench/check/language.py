@@ -100,6 +100,12 @@ def check(
     )
 
 
+def check_unknown_dropout(task: LanguageTask, model: Backend, *, precision: str, seed: int) -> None:
+    """Check the dropout of a model that does not report its masks; see ptb_lm.bench.check."""
+    if task.config.has_dropout and not reports_masks(model):
+        dropout.check_losses(task, model, _errors(task, precision), seed=seed)
+
+
 def _training_state(model: Backend, task: LanguageTask) -> Arrays:
     """Return what the next masks hang on; nothing of a model that has none, or does not tell them."""
     if not (task.config.has_dropout and reports_masks(model)):

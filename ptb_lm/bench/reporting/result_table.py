@@ -126,7 +126,7 @@ DETAILS = (
     ResultColumn("ms a step, quartiles", "seconds", _quartiles),
     _GEMM,
     _ROOFLINE,
-    _fact_column("build (s)", "startup", "build_seconds", significant),
+    ResultColumn("build (s)", lambda result, _: result.first("startup", "build_seconds"), significant),
     _fact_column("warm-up (s)", "startup", "warm_up_seconds", significant),
     _fact_column("host memory", "peak_memory", "host_bytes", _BYTES),
     _fact_column("device memory", "peak_memory", "device_bytes", _BYTES),

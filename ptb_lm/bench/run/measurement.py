@@ -103,21 +103,24 @@ class Measurement:
                 return  # each will say so when it is to be measured
             if not self.pool.has_room(variant.name):
                 continue
-            if original(variant.name) in self._checked:
-                starting.append(self._start(variant))
-            else:
+            if original(variant.name) not in self._checked:
+                self._wait(starting)  # the steps of a check must not be disturbed either
                 self._ready(variant)
+                continue
+            starting.append(self._start(variant))
             if len(starting) == len(host.cores()):
-                self._wait(starting.pop(0))
-        for worker in starting:
-            self._wait(worker)
+                self._wait(starting[:1])
+                del starting[0]
+        self._wait(starting)
         for variant in variants:
             if variant.name in self.pool:
                 self._ready(variant)
 
-    def _wait(self, worker: Worker) -> None:
-        with contextlib.suppress(WorkerError):  # which it raises again when it is to be ready
-            worker.build()
+    def _wait(self, starting: Sequence[Worker]) -> None:
+        """Wait until processes that were started have built their variants."""
+        for worker in starting:
+            with contextlib.suppress(WorkerError):  # which it raises again when it is to be ready
+                worker.build()
 
     def measure(self, variant: Variant, pass_name: str, index: int) -> None:
         """Measure a block of a round, or record why that is not possible."""

@@ -15,9 +15,11 @@ import random
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 from ptb_lm.bench import intervals
 from ptb_lm.bench.intervals import LogMean
+from ptb_lm.bench.rows import Row
 from ptb_lm.bench.run.machine import Machine
 from ptb_lm.bench.run.measurement import Measurement
 from ptb_lm.bench.run.record import Record
@@ -70,8 +72,9 @@ def _count_blocks(workload: Workload) -> int:
 
 def _rounds(measurement: Measurement) -> Iterator[str]:
     """Measure; yield a name after each block, whether it was measured, was there, or cannot be."""
-    start, laps = time.monotonic(), list[float]()  # seconds of each process of all variants, side by side
     measurement.workload = _with_earlier_plan(measurement)
+    laps = _earlier_laps(measurement)  # seconds of each process of all variants, side by side
+    start = time.monotonic() - sum(laps)
     index = 0
     while True:
         workload = measurement.workload
@@ -150,6 +153,25 @@ def _with_earlier_plan(measurement: Measurement) -> Workload:
     if workload.minutes is None or not rounds:
         return workload
     return _with_processes(workload, max(rounds) // ROUNDS_OF_A_PROCESS)
+
+
+def _earlier_laps(measurement: Measurement) -> list[float]:
+    """Return the seconds of each process of all variants that an earlier run has measured.
+
+    They are the seconds of its variants' starts, as if these came one after the other, and the time from its
+    first row to its last.
+    """
+    processes: dict[int, list[Row]] = {}
+    for row in measurement.measured.values():
+        processes.setdefault(row.round // ROUNDS_OF_A_PROCESS, []).append(row)
+    laps = []
+    for _, rows in sorted(processes.items()):
+        starts = {row.process: row.startup for row in rows}.values()
+        names = ("build_seconds", "check_seconds", "warm_up_seconds")
+        times = [datetime.fromisoformat(row.time) for row in rows if row.time]
+        between = (max(times) - min(times)).total_seconds() if times else 0.0
+        laps.append(between + sum(startup.get(name, 0.0) for startup in starts for name in names))
+    return laps
 
 
 def _with_processes(workload: Workload, processes: int) -> Workload:
