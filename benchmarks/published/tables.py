@@ -8,7 +8,7 @@ from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.formats import NOTHING, significant, times
 from ptb_lm.bench.reporting.page import CaptionedTable
-from ptb_lm.bench.summary import Group, Result, distinct, speed_ratio
+from ptb_lm.bench.results import Group, Result, distinct, speed_ratio
 from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell
 
 _T = TypeVar("_T")

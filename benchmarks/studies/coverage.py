@@ -24,8 +24,9 @@ from collections.abc import Iterator, Sequence
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
+from ptb_lm.bench.results import Group, Result, distinct, speed_ratio
 from ptb_lm.bench.run.machine import DISTURBANCE_LIMIT
-from ptb_lm.bench.summary import Group, Result, distinct, speed_ratio, summarise
+from ptb_lm.bench.summary import summarise
 from ptb_lm.bench.variants import original
 from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError

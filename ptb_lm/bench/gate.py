@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench.check.bounds import Bound
+from ptb_lm.bench.results import distinct
 from ptb_lm.bench.rows import WRONG
-from ptb_lm.bench.run import process
+from ptb_lm.bench.run import pool
 from ptb_lm.bench.run.machine import Machine
-from ptb_lm.bench.run.process import Worker, WorkerError
+from ptb_lm.bench.run.pool import Worker
+from ptb_lm.bench.run.process import WorkerError
 from ptb_lm.bench.selection import Options
-from ptb_lm.bench.summary import distinct
 from ptb_lm.bench.variants import Variant, original
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.common import cli, files, host, streams
@@ -143,7 +144,7 @@ def _verdict(
     verdict = Verdict(
         workload=workload.name, variant=variant.name, precision=variant.precision or options.precision
     )
-    order = process.order(options, workload.name, variant.name, device=machine.device)
+    order = pool.order(options, workload.name, variant.name, device=machine.device)
     try:
         with contextlib.closing(
             Worker(order, identity=0, log=log, environment=machine.environment)

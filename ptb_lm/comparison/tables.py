@@ -14,9 +14,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from ptb_lm.bench.reporting import page
+from ptb_lm.bench.reporting.curves import Curve, CurvePlot, get_points, plot_epochs
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.page import CaptionedTable, Document, Section
-from ptb_lm.bench.reporting.plots import Curve, CurvePlot, get_points, plot_epochs
 from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell, to_markdown
 from ptb_lm.comparison.runs import UNKNOWN, Run, RunGroup, differing_settings, run_names
 

@@ -15,7 +15,8 @@ from benchmarks.studies import coverage
 from ptb_lm.bench import row_archive
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
-from ptb_lm.bench.summary import Group, Result, Summary, distinct, speed_ratio, summarise
+from ptb_lm.bench.results import Group, Result, Summary, distinct, speed_ratio
+from ptb_lm.bench.summary import summarise
 from ptb_lm.common.markdown_tables import write_markdown
 from results import store
 from results.expand import expand_entries

@@ -14,8 +14,9 @@ from pathlib import Path
 import pandas as pd
 
 from ptb_lm.bench.reporting import answer, plots
-from ptb_lm.bench.reporting.plots import Curve, CurvePlot, Plot
-from ptb_lm.bench.summary import Group
+from ptb_lm.bench.reporting.curves import Curve, CurvePlot
+from ptb_lm.bench.reporting.plots import Plot
+from ptb_lm.bench.results import Group
 from ptb_lm.common import files
 from ptb_lm.data.preparation import PTB
 from results import benchmarks, run_tables, store

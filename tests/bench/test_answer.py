@@ -14,7 +14,8 @@ from bench_rows import WORK, document, rounds, row, unmeasured
 from ptb_lm.bench.reporting import plots
 from ptb_lm.bench.reporting.page import to_markdown
 from ptb_lm.bench.reporting.plots import SpeedPlot
-from ptb_lm.bench.summary import Group, speed_ratio, summarise
+from ptb_lm.bench.results import Group, speed_ratio
+from ptb_lm.bench.summary import summarise
 
 TWO = {"torch/basic": 1.0, "torch/cudnn": 2.0}
 OVER_ALL = [*rounds(TWO), *rounds(TWO, workload="medium")]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ptb_lm.bench.rows import Row
-from ptb_lm.bench.run import process, runner
+from ptb_lm.bench.run import pool, process, runner
 from ptb_lm.bench.run.machine import Product, products
 from ptb_lm.bench.run.measurement import Measurement
 from ptb_lm.bench.run.process import WorkerError
@@ -134,7 +134,7 @@ class FakeProcess:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcess]:
     fake = type("Fake", (FakeProcess,), {"alive": [], "timeouts": [], "asked": []})
-    monkeypatch.setattr(process, "Process", fake)
+    monkeypatch.setattr(pool, "Process", fake)
     return fake
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ptb_lm.bench.run import process
+from ptb_lm.bench.run import pool
 from ptb_lm.common import host
 
 GIB = 2**30
@@ -22,10 +22,8 @@ def test_a_container_s_limit_counts(
     (tmp_path / "memory.max").write_text(f"{limit}\n")
     monkeypatch.setattr(host, "_CONTAINER_LIMITS", [str(tmp_path / "memory.max")])
     monkeypatch.setattr(host, "machine_memory", lambda: (60 * GIB, 64 * GIB))
-    monkeypatch.setattr(
-        process, "Worker", lambda *_, **__: SimpleNamespace(memory=2 * GIB, close=lambda: None)
-    )
-    workers = process.Pool(itertools.count(), environment={})
+    monkeypatch.setattr(pool, "Worker", lambda *_, **__: SimpleNamespace(memory=2 * GIB, close=lambda: None))
+    workers = pool.Pool(itertools.count(), environment={})
     for variant in ("a", "b", "c"):
         workers.get({"variant": variant}, log=tmp_path / "log")
     assert list(workers._workers) == kept

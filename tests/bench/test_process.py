@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ptb_lm.bench.run.process import Process, Worker, WorkerError
+from ptb_lm.bench.run.pool import Worker
+from ptb_lm.bench.run.process import Process, WorkerError
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from bench_rows import ENVIRONMENT, WORK, document, rounds, row, unmeasured, write
 
-from ptb_lm.bench.summary import Group, Summary, summarise
+from ptb_lm.bench.results import Group, Summary
+from ptb_lm.bench.summary import summarise
 from ptb_lm.common.errors import UserError
 
 SPEEDS = {"torch/basic": 1.0, "torch/block": 0.7, "torch/cudnn": 2.5}

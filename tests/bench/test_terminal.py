@@ -9,7 +9,8 @@ from bench_rows import rounds, row, unmeasured, write
 
 from ptb_lm.bench.reporting.answer import sentences, to_text
 from ptb_lm.bench.reporting.formats import marked_ratio
-from ptb_lm.bench.summary import speed_ratio, summarise
+from ptb_lm.bench.results import speed_ratio
+from ptb_lm.bench.summary import summarise
 
 SPEEDS = {"torch/basic": 1.0, "torch/block": 0.5, "torch/cudnn": 2.0, "torch/cudnn#again": 1.9}
 

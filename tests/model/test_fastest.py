@@ -13,8 +13,8 @@ from support import ROOT
 from typing_extensions import override
 
 from ptb_lm.bench import summary
+from ptb_lm.bench.results import Group, Result, speed_ratio
 from ptb_lm.bench.suites import SUITES
-from ptb_lm.bench.summary import Group, Result, speed_ratio
 from ptb_lm.bench.variants import declared_precision, original
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import fastest

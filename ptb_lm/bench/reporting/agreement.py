@@ -9,8 +9,9 @@ from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.page import CaptionedTable, Document, Section, write_items
+from ptb_lm.bench.results import Group, Result, Summary, distinct
 from ptb_lm.bench.rows import MEASURED
-from ptb_lm.bench.summary import EQUAL_WORK, Group, Result, Summary, common_precision, distinct, summarise
+from ptb_lm.bench.summary import EQUAL_WORK, common_precision, summarise
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell
 

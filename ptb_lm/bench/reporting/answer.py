@@ -14,8 +14,8 @@ from ptb_lm.bench.reporting import formats, result_table
 from ptb_lm.bench.reporting.formats import NOTHING, join_names, rate, significant, wrap
 from ptb_lm.bench.reporting.page import CaptionedTable, write_items
 from ptb_lm.bench.reporting.plots import Bar, SpeedPlot
+from ptb_lm.bench.results import Group, Summary, distinct, speed_ratio
 from ptb_lm.bench.rows import MEASURED
-from ptb_lm.bench.summary import Group, Summary, distinct, speed_ratio
 from ptb_lm.bench.variants import TITLES, original, program
 from ptb_lm.common.markdown_tables import Column, Table
 from ptb_lm.model.frameworks import MODELS

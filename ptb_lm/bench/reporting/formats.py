@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from ptb_lm.bench.intervals import LogMean
-from ptb_lm.bench.summary import Group, distinct
+from ptb_lm.bench.results import Group, distinct
 from ptb_lm.bench.variants import TITLES, program
 from ptb_lm.common import streams
 from ptb_lm.model.frameworks import FRAMEWORKS, MODELS

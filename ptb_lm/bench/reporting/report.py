@@ -4,22 +4,19 @@ It begins with the answer (answer.py). Then come the workloads' tables, plots an
 the machine.
 """
 
-import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from ptb_lm.bench import suites
-from ptb_lm.bench.intervals import spread
-from ptb_lm.bench.reporting import answer, formats, page, result_table
+from ptb_lm.bench.reporting import answer, doubts, formats, page, result_table
+from ptb_lm.bench.reporting.curves import plot_epochs
 from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.page import CaptionedTable, Document, Section, write_items
-from ptb_lm.bench.reporting.plots import MISSING, Bar, BarPlot, plot_epochs
-from ptb_lm.bench.rows import Row
+from ptb_lm.bench.reporting.plots import MISSING, Bar, BarPlot
+from ptb_lm.bench.results import Group, Summary, distinct
 from ptb_lm.bench.run.machine import DISTURBANCE_LIMIT
-from ptb_lm.bench.run.record import PACKAGES
-from ptb_lm.bench.summary import Group, Summary, distinct, summarise
+from ptb_lm.bench.summary import summarise
 from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import atomic_write
@@ -28,12 +25,9 @@ from ptb_lm.training import run_folders
 
 MARKDOWN, PAGE = "report.md", "report.html"
 
-_VERSIONS = ("ptb_lm", "python", "cuda", "cudnn", *PACKAGES)
-_UNSTEADY = 0.9  # the lower quartile of the GEMM rates, as a fraction of the upper one
 _COARSE = 0.1  # half the width of an A/A test's interval, as a fraction: above, a run resolves little
 _PROCESS_FACTS = {"started"}  # they are no machine's
 _FACTS_FIRST = ("cpu", "processor", "device", "cores", "threads", "torch", "tensorflow", "commit")
-_ONE_A_CORE = "one a core"  # the first words of some libraries about their threads
 _SAME = f"{formats.SAME}: the interval holds 1, so that no difference is shown"
 
 
@@ -88,8 +82,8 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
         warnings=write_items(
             "warnings.md",
             summary=summary,
-            mixed=list(_list_mixtures(summary)),
-            doubts=[(group, _find_doubts(group)) for group in summary.groups],
+            mixed=list(doubts.list_mixtures(summary)),
+            doubts=[(group, doubts.find_doubts(group)) for group in summary.groups],
             disturbance_limit=DISTURBANCE_LIMIT,
             coarse=_COARSE,
         ),
@@ -104,7 +98,7 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
 
 def _subtitle(summary: Summary) -> str:
     """Return suites, commit, machine and days."""
-    commits = " and ".join(map(_shorten_commit, summary.environment.get("commit", ()))) or "unknown"
+    commits = " and ".join(map(doubts.shorten_commit, summary.environment.get("commit", ()))) or "unknown"
     facts = ("processor", "device", "cpu")
     machine = distinct(value for name in facts for value in summary.environment.get(name, ()))
     days = distinct(time[:10] for time in summary.times)
@@ -114,63 +108,6 @@ def _subtitle(summary: Summary) -> str:
         " to ".join(days),
     )
     return "; ".join(part for part in parts if part)
-
-
-def _shorten_commit(commit: str) -> str:
-    """Return a commit's short hash, and whether there were uncommitted changes."""
-    digest, _, changes = commit.partition(" ")
-    return f"{digest[:7]} {changes}".rstrip()
-
-
-def _list_mixtures(summary: Summary) -> Iterator[str]:
-    """Yield what is not the same for all rows: commits, versions, sessions."""
-    facts = {
-        "commits": [_shorten_commit(commit) for commit in summary.environment.get("commit", ())],
-        **{f"versions of {name}": summary.environment.get(name, ()) for name in _VERSIONS},
-        "sessions": [session[:16].replace("T", " ") for session in summary.sessions],
-    }
-    for what, values in facts.items():
-        if len(values) > 1:
-            yield f"{what} ({', '.join(values)})"
-
-
-def _find_doubts(group: Group) -> dict[str, Any]:
-    """Return reasons for doubt: too few cores, disturbed blocks, an unsteady machine, no A/A test."""
-    blocks = [row for result in group.results for row in result.blocks]
-    quotas = {
-        quota: max(count_threads(row) or 0 for row in blocks if row.environment.get("cpu_quota") == quota)
-        for quota in distinct(row.environment.get("cpu_quota") for row in blocks)
-        if quota is not None
-    }
-    rates = {on: spread(found) for on, found in gemm_rates(group).items()}
-    return {
-        "blocks": len(blocks),
-        "quotas": [(quota, threads) for quota, threads in quotas.items() if quota < threads],
-        "disturbed": sum(row.others is not None and row.others > DISTURBANCE_LIMIT for row in blocks),
-        "unsteady": [(on, found) for on, found in rates.items() if found.low < _UNSTEADY * found.high],
-        "has_interval": any(ratio.interval for _, ratio in group.repetitions),
-    }
-
-
-def count_threads(row: Row) -> int | None:
-    """Return the number of threads of all processes of a row; None if it is not known."""
-    told = str(row.environment.get("threads"))
-    found = re.match(r"\d+", told.replace(_ONE_A_CORE, str(row.environment.get("cores"))))
-    return int(found[0]) * int(row.environment.get("processes", 1)) if found else None
-
-
-def gemm_rates(group: Group) -> Mapping[str, Sequence[float]]:
-    """Return the GEMM rates beside the blocks, in GFLOP/s, by what they were measured on.
-
-    Rows of earlier versions do not tell on what, and are left out.
-    """
-    rates: dict[str, list[float]] = {}
-    for row in (row for result in group.results for row in result.blocks):
-        if row.gemm_library and row.gemm_gflops:
-            on_threads = f", threads: {row.gemm_threads}" if row.gemm_threads else ""
-            on = f"{row.work.precision}, {row.gemm_library}, {row.gemm_shape}{on_threads}"
-            rates.setdefault(on, []).append(row.gemm_gflops)
-    return rates
 
 
 def _workload(title: str, groups: Sequence[Group]) -> Section:
@@ -199,7 +136,7 @@ def _remarks(groups: Sequence[Group], precisions: Sequence[str]) -> list[str]:
     for group in groups:
         for result in group.results:
             for told in distinct(
-                count_threads(row) or row.environment.get("threads") for row in result.blocks
+                doubts.count_threads(row) or row.environment.get("threads") for row in result.blocks
             ):
                 if told is not None:
                     threads.setdefault(str(told), []).append(result.variant)
@@ -258,7 +195,7 @@ def _details(group: Group) -> Iterator[CaptionedTable]:
         remarks=[
             f"GEMM rate: {on}, blocks: {len(rates)}, "
             f"median: {formats.significant(statistics.median(rates))} GFLOP/s"
-            for on, rates in gemm_rates(group).items()
+            for on, rates in doubts.gemm_rates(group).items()
         ],
     )
 

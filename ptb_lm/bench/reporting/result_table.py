@@ -21,7 +21,7 @@ from ptb_lm.bench.reporting.formats import (
     significant,
     wrap,
 )
-from ptb_lm.bench.summary import Group, Result, distinct, speed_ratio
+from ptb_lm.bench.results import Group, Result, distinct, speed_ratio
 from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell
 
 # Below and above the tables of a terminal.

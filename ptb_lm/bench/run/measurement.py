@@ -11,9 +11,10 @@ import msgspec
 
 from ptb_lm.bench import rows
 from ptb_lm.bench.rows import Row
-from ptb_lm.bench.run import process
+from ptb_lm.bench.run import pool
 from ptb_lm.bench.run.machine import Machine, least_disturbed, products
-from ptb_lm.bench.run.process import TIMEOUT, Pool, Worker, WorkerError
+from ptb_lm.bench.run.pool import Pool, Worker
+from ptb_lm.bench.run.process import TIMEOUT, WorkerError
 from ptb_lm.bench.run.record import Record
 from ptb_lm.bench.run.timed_steps import Plan, WarmUp, plan_blocks
 from ptb_lm.bench.selection import Options
@@ -213,7 +214,7 @@ class Measurement:
         """Return a variant's process, started if there is none; it need not be ready."""
         if variant.name not in self.pool:
             self._gemm.clear()
-        order = process.order(self.options, self.workload.name, variant.name, device=self.machine.device)
+        order = pool.order(self.options, self.workload.name, variant.name, device=self.machine.device)
         checked = self._checked.get(original(variant.name))
         return self.pool.get(order, log=self._log(variant), checked=checked)
 

@@ -1,0 +1,76 @@
+"""Reasons to doubt a benchmark: what is not the same for all rows, and what may have disturbed them."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ptb_lm.bench.intervals import spread
+from ptb_lm.bench.results import Group, Summary, distinct
+from ptb_lm.bench.rows import Row
+from ptb_lm.bench.run.machine import DISTURBANCE_LIMIT
+from ptb_lm.bench.run.record import PACKAGES
+
+_VERSIONS = ("ptb_lm", "python", "cuda", "cudnn", *PACKAGES)
+
+
+_UNSTEADY = 0.9  # the lower quartile of the GEMM rates, as a fraction of the upper one
+
+
+_ONE_A_CORE = "one a core"  # the first words of some libraries about their threads
+
+
+def shorten_commit(commit: str) -> str:
+    """Return a commit's short hash, and whether there were uncommitted changes."""
+    digest, _, changes = commit.partition(" ")
+    return f"{digest[:7]} {changes}".rstrip()
+
+
+def list_mixtures(summary: Summary) -> Iterator[str]:
+    """Yield what is not the same for all rows: commits, versions, sessions."""
+    facts = {
+        "commits": [shorten_commit(commit) for commit in summary.environment.get("commit", ())],
+        **{f"versions of {name}": summary.environment.get(name, ()) for name in _VERSIONS},
+        "sessions": [session[:16].replace("T", " ") for session in summary.sessions],
+    }
+    for what, values in facts.items():
+        if len(values) > 1:
+            yield f"{what} ({', '.join(values)})"
+
+
+def find_doubts(group: Group) -> dict[str, Any]:
+    """Return reasons for doubt: too few cores, disturbed blocks, an unsteady machine, no A/A test."""
+    blocks = [row for result in group.results for row in result.blocks]
+    quotas = {
+        quota: max(count_threads(row) or 0 for row in blocks if row.environment.get("cpu_quota") == quota)
+        for quota in distinct(row.environment.get("cpu_quota") for row in blocks)
+        if quota is not None
+    }
+    rates = {on: spread(found) for on, found in gemm_rates(group).items()}
+    return {
+        "blocks": len(blocks),
+        "quotas": [(quota, threads) for quota, threads in quotas.items() if quota < threads],
+        "disturbed": sum(row.others is not None and row.others > DISTURBANCE_LIMIT for row in blocks),
+        "unsteady": [(on, found) for on, found in rates.items() if found.low < _UNSTEADY * found.high],
+        "has_interval": any(ratio.interval for _, ratio in group.repetitions),
+    }
+
+
+def count_threads(row: Row) -> int | None:
+    """Return the number of threads of all processes of a row; None if it is not known."""
+    told = str(row.environment.get("threads"))
+    found = re.match(r"\d+", told.replace(_ONE_A_CORE, str(row.environment.get("cores"))))
+    return int(found[0]) * int(row.environment.get("processes", 1)) if found else None
+
+
+def gemm_rates(group: Group) -> Mapping[str, Sequence[float]]:
+    """Return the GEMM rates beside the blocks, in GFLOP/s, by what they were measured on.
+
+    Rows of earlier versions do not tell on what, and are left out.
+    """
+    rates: dict[str, list[float]] = {}
+    for row in (row for result in group.results for row in result.blocks):
+        if row.gemm_library and row.gemm_gflops:
+            on_threads = f", threads: {row.gemm_threads}" if row.gemm_threads else ""
+            on = f"{row.work.precision}, {row.gemm_library}, {row.gemm_shape}{on_threads}"
+            rates.setdefault(on, []).append(row.gemm_gflops)
+    return rates

@@ -1,0 +1,205 @@
+"""What was measured of each variant in a pass of a workload, and the ratio of any two."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ptb_lm.bench import intervals
+from ptb_lm.bench.intervals import LogMean, Spread
+from ptb_lm.bench.rows import MEASURED, Row, Work
+from ptb_lm.bench.variants import original
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The result of a variant in a pass of a workload."""
+
+    variant: str
+    label: str
+    status: str  # one of rows.STATUSES; only "wrong" hides what was measured
+    reason: str  # the reason why it is not, or not wholly, measured
+    blocks: tuple[Row, ...]  # the measured rows, by round
+    planned_rounds: int
+    ratio: LogMean | None  # to the group's baseline, 1 for itself; None if they have no round in common
+    notes: tuple[str, ...]
+    description: str  # a description of the program; "" if there is none
+
+    @property
+    def seconds(self) -> Spread | None:
+        """Seconds a step, over the rounds."""
+        return self._spread(lambda row: row.seconds_per_step)
+
+    @property
+    def total_time(self) -> tuple[float, int]:
+        """Seconds of all timed blocks together, and their steps."""
+        return sum(row.seconds for row in self.blocks), sum(row.steps for row in self.blocks)
+
+    @property
+    def rate(self) -> Spread | None:
+        """Items a second."""
+        return self._spread(lambda row: row.rate)
+
+    @property
+    def mean_rate(self) -> LogMean | None:
+        """Items a second: the geometric mean over processes, with its interval."""
+        processes: dict[int, list[float]] = {}
+        for row in self.blocks:
+            processes.setdefault(row.process, []).append(row.rate)
+        return intervals.geometric_mean([*processes.values()]) if processes else None
+
+    @property
+    def gemm_fraction(self) -> Spread | None:
+        """The declared FLOPs a second, as a fraction of the machine's matrix multiplication in that round."""
+        return self._spread(lambda row: row.gemm_fraction)
+
+    @property
+    def roofline_fraction(self) -> Spread | None:
+        """The time of a step at its roofline (roofline.py), of that round, as a fraction of that it took."""
+        return self._spread(lambda row: row.roofline_fraction)
+
+    @property
+    def is_repetition(self) -> bool:
+        """Whether this is the second measurement of a program (variants.py)."""
+        return original(self.variant) != self.variant
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds it was measured in: in some twice, if a run went on (runner.py)."""
+        return len({row.round for row in self.blocks})
+
+    @property
+    def processes(self) -> int:
+        """The number of processes that measured it."""
+        return len({row.process for row in self.blocks})
+
+    @property
+    def engine(self) -> str:
+        """The libraries that computed the LSTM."""
+        return "; ".join(distinct(row.engine for row in self.blocks if row.engine))
+
+    def first(self, facts: str, key: str) -> float | None:
+        """Return a fact as the first process recorded it, whose start no other one disturbed."""
+        return next((getattr(row, facts).get(key) for row in self.blocks), None)
+
+    def largest(self, facts: str, key: str) -> float | None:
+        """Return the largest value of a fact that rows record: of `startup`, `peak_memory` or `parity`."""
+        return max(
+            (getattr(row, facts)[key] for row in self.blocks if key in getattr(row, facts)), default=None
+        )
+
+    def _spread(self, value: Callable[[Row], float | None]) -> Spread | None:
+        known = [number for row in self.blocks if (number := value(row)) is not None]
+        return intervals.spread(known) if known else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A pass of a workload: its results, those of most items a second first, those without figures last."""
+
+    suite: str
+    workload: str
+    pass_name: str
+    baseline: str
+    work: Work | None  # None if nothing was measured
+    results: tuple[Result, ...]
+
+    @property
+    def precisions(self) -> list[str]:
+        """The precisions that its variants computed in."""
+        return distinct(row.work.precision for result in self.results for row in result.blocks[:1])
+
+    @property
+    def cuts(self) -> list[str]:
+        """The ways in which the workload was smaller or larger than declared."""
+        return distinct(row.cut for result in self.results for row in result.blocks if row.cut)
+
+    @property
+    def name(self) -> str:
+        """The workload and pass, for people."""
+        return f"{self.workload}, {self.pass_name}"
+
+    @property
+    def measured_results(self) -> list[Result]:
+        """The results with figures, in order."""
+        return [result for result in self.results if result.blocks]
+
+    @property
+    def candidates(self) -> list[Result]:
+        """The results measured to their end, the fastest first, without second measurements."""
+        return [
+            result
+            for result in self.measured_results
+            if result.status == MEASURED and not result.is_repetition
+        ]
+
+    @cached_property
+    def fastest(self) -> Result | None:
+        """The first candidate that no other was faster than, in two or more rounds that both have.
+
+        The order of the candidates is that of medians, which drift of the machine may turn round; ratios are
+        paired. If each was slower than some other, it is the first in that order.
+        """
+        candidates = self.candidates
+        for one in candidates:
+            ratios = (speed_ratio(other, one) for other in candidates if other is not one)
+            if not any(ratio and ratio.interval is not None and ratio.estimate > 1 for ratio in ratios):
+                return one
+        return candidates[0] if candidates else None
+
+    @property
+    def repetitions(self) -> list[tuple[Result, LogMean]]:
+        """The A/A tests: results of a program's second measurement, with their ratios to the first."""
+        found = []
+        for result in self.results:
+            first = self.result(original(result.variant)) if result.is_repetition else None
+            if first and (ratio := speed_ratio(result, first)):
+                found.append((result, ratio))
+        return found
+
+    def result(self, variant: str) -> Result | None:
+        """Return a variant's result, if it is part of the group."""
+        return next((result for result in self.results if result.variant == variant), None)
+
+    def label(self, variant: str) -> str:
+        """Return the label of a variant in tables."""
+        return result.label if (result := self.result(variant)) else variant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A benchmark's results."""
+
+    groups: tuple[Group, ...]
+    environment: Mapping[str, tuple[str, ...]]  # the distinct values that the rows recorded, by name
+    sessions: tuple[str, ...]  # when each run that measured rows began
+    commands: tuple[str, ...]
+    times: tuple[str, ...]  # of the first and the last row
+    remarks: tuple[str, ...]
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        """The suites' names."""
+        return tuple(distinct(group.suite for group in self.groups))
+
+
+def speed_ratio(result: Result, base: Result) -> LogMean | None:
+    """Return how many times as fast as another a result is; None if no round has both."""
+    return pair(result.blocks, base.blocks)
+
+
+def pair(blocks: Sequence[Row], base: Sequence[Row]) -> LogMean | None:
+    """Return how many times as fast as the base's some blocks are, paired by session and round."""
+    if blocks and blocks == base:  # which is 1 by definition, and not by measurement
+        return LogMean(mean=0.0, error=None, freedom=0, unit="round", units=len(blocks))
+    ours, theirs = ({(row.session, row.round): row for row in each} for each in (blocks, base))
+    return intervals.ratio(
+        {key: row.seconds_per_step for key, row in theirs.items()},
+        {key: row.seconds_per_step for key, row in ours.items()},
+        {key: (theirs[key].process, row.process) for key, row in ours.items() if key in theirs},
+    )
+
+
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """Return the distinct values, in the order of their first."""
+    return list(dict.fromkeys(values))

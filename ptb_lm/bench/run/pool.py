@@ -1,0 +1,238 @@
+"""The processes of variants: a Worker for each, kept in a Pool while there is memory for it."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ptb_lm.bench.run.process import TIMEOUT, WORKER, Process, WorkerError
+from ptb_lm.bench.run.timed_steps import WarmUp
+from ptb_lm.bench.selection import Options
+from ptb_lm.bench.variants import original
+from ptb_lm.common import host
+
+# Workers are ended, the least recently used first, until this share of the memory is free.
+FREE_SHARE = 0.3
+
+
+def order(options: Options, workload: str, variant: str, *, device: str) -> dict[str, Any]:
+    """Return the order of a worker: the variant that it is to be.
+
+    Args:
+        options: Options of the run.
+        workload: Name of a workload of the suite.
+        variant: Name of the variant.
+        device: "cpu" or "cuda".
+    """
+    return {"options": {**asdict(options), "device": device}, "workload": workload, "variant": variant}
+
+
+class Worker:
+    """A variant's process: started, compared with the reference, warmed up, ready to be timed.
+
+    `build`, `check` and `warm_up` do their part once, however often they are called.
+
+    Attributes:
+        id: Number that no other worker of this record has.
+        facts: The worker's description of itself, which grows with each part.
+        memory: Peak of its host memory, in bytes.
+
+    Args:
+        order: The variant, the workload, and the options, as `order` returns them. The process begins to
+            build the variant at once.
+        identity: The id.
+        log: File for the worker's stderr, if it fails.
+        environment: Variables that its process gets beside ours.
+        timeout: Seconds after which a worker that does not answer is ended.
+        checked: Facts of a worker of the same program that was compared with the reference; None if there is
+            none.
+    """
+
+    def __init__(
+        self,
+        order: Mapping[str, Any],
+        *,
+        identity: int,
+        log: Path,
+        environment: Mapping[str, str],
+        timeout: float = TIMEOUT,
+        checked: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.id = identity
+        self.memory = 0
+        self.facts: dict[str, Any] = {}
+        self._log = log
+        self._checked = checked
+        self._refusal: WorkerError | None = None
+        self._warm_ups: dict[str, WarmUp] = {}
+        self._process = Process(WORKER, environment=environment, timeout=timeout)
+        self._process.send(order=order)
+
+    def build(self) -> None:
+        """Wait until the variant is built.
+
+        Raises:
+            WorkerError: It cannot do the workload.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        if not self.facts:
+            try:
+                self.facts = self._or_log(self._process.receive)
+            except WorkerError as error:
+                self._refusal = error
+                raise
+
+    def check(self) -> None:
+        """Have the variant compared with the reference, unless a worker of the same program was.
+
+        Raises:
+            WorkerError: It is wrong, or cannot do the workload.
+        """
+        self.build()
+        if self._checked is None and "parity" not in self.facts:
+            self.facts |= self._ask(check=True)
+
+    def warm_up(self, passes: Collection[str], *, steps: int, limit: float) -> dict[str, WarmUp]:
+        """Do steps of each pass that are not counted, and then check what it computes.
+
+        Its first losses must be those of the worker that was compared, to the last bit. If they are not, or
+        if this is that worker, it is compared with the reference.
+
+        Args:
+            passes: "forward", "train" or both.
+            steps: Number of steps, at least 3.
+            limit: Seconds for the steps. The first two are done whatever they take. A third follows unless
+                the second alone exceeds the limit, and then as many as fit.
+
+        Raises:
+            WorkerError: It failed, or is wrong by now.
+        """
+        self.check()
+        if not self._warm_ups:
+            found = {each: self._warm_up_pass(each, steps=steps, limit=limit) for each in passes}
+            earlier = self._checked or {}
+            told = self._ask(confirm=earlier.get("first_losses"))
+            if told.pop("same"):
+                told |= {name: earlier[name] for name in ("parity", "loss")}
+                told["check"] = {**earlier["check"], "process": "another one, with the same first losses"}
+            self.facts |= told
+            self._warm_ups = found
+        return self._warm_ups
+
+    def _warm_up_pass(self, pass_name: str, *, steps: int, limit: float) -> WarmUp:
+        # A compiler that compiles more than once does so in the first two steps.
+        first, second = (self._block(pass_name, 1)["seconds"] for _ in range(2))
+        total, done, last = first + second, 2, second
+        if second <= limit:
+            last = self._block(pass_name, 1)["seconds"]
+            total, done = total + last, 3
+            more = min(steps - done, int((limit - second - last) / last))
+            if more > 0:
+                rest = self._block(pass_name, more)["seconds"]
+                total, done, last = total + rest, done + more, rest / more
+        return WarmUp(
+            first_step_seconds=first,
+            warm_up_seconds=total,
+            warm_up_steps=done,
+            step_seconds=min(second, last),  # either may have been held up
+        )
+
+    def block(self, pass_name: str, steps: int) -> dict[str, Any]:
+        """Do a block of steps after one that is not timed; return "seconds", "others" and "peak_memory".
+
+        Raises:
+            WorkerError: It failed.
+        """
+        return self._block(pass_name, steps, untimed=1)
+
+    def _block(self, pass_name: str, steps: int, *, untimed: int = 0) -> dict[str, Any]:
+        answer = self._ask(**{"pass": pass_name}, steps=steps, untimed=untimed)
+        self.memory = max(self.memory, answer["peak_memory"]["host_bytes"])
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.close()
+
+    def _ask(self, **question: Any) -> dict[str, Any]:
+        return self._or_log(lambda: self._process.ask(**question))
+
+    def _or_log(self, answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return an answer of the process; keep what it wrote on stderr if it failed."""
+        try:
+            return answer()
+        except WorkerError as error:
+            if error.status == "failed":
+                self._log.parent.mkdir(parents=True, exist_ok=True)
+                self._log.write_text(self._process.stderr())
+            raise
+
+
+class Pool:
+    """Workers by variant, kept between rounds while there is memory for them.
+
+    Args:
+        identities: Numbers for workers.
+        environment: Variables that their processes get beside ours.
+        timeout: Seconds after which a worker that does not answer is ended.
+    """
+
+    def __init__(
+        self, identities: Iterator[int], *, environment: Mapping[str, str], timeout: float = TIMEOUT
+    ) -> None:
+        self._identities = identities
+        self._environment = environment
+        self._timeout = timeout
+        self._workers: dict[str, Worker] = {}  # least recently used first
+        self._peaks: dict[str, int] = {}  # bytes of memory, by program
+
+    def get(self, order: Mapping[str, Any], *, log: Path, checked: Mapping[str, Any] | None = None) -> Worker:
+        """Return the variant's worker, started if there is none; others are ended to make room for it."""
+        variant = order["variant"]
+        worker = self._workers.pop(variant, None)
+        if worker is None:
+            while self._workers and not self.has_room(variant):
+                self.drop(next(iter(self._workers)))
+            worker = Worker(
+                order,
+                identity=next(self._identities),
+                log=log,
+                environment=self._environment,
+                timeout=self._timeout,
+                checked=checked,
+            )
+        self._workers[variant] = worker
+        return worker
+
+    def __contains__(self, variant: str) -> bool:
+        return variant in self._workers
+
+    def has_others(self, variant: str) -> bool:
+        """Return whether workers of other variants are kept."""
+        return any(name != variant for name in self._workers)
+
+    def drop(self, variant: str) -> None:
+        """End a variant's worker, if there is one."""
+        worker = self._workers.pop(variant, None)
+        if worker is not None:
+            self._peaks[original(variant)] = max(worker.memory, self._peaks.get(original(variant), 0))
+            worker.close()
+
+    def close(self) -> None:
+        """End all workers."""
+        for variant in list(self._workers):
+            self.drop(variant)
+
+    def has_room(self, variant: str) -> bool:
+        """Return whether there is memory for a variant's worker, as large as the largest if it is unknown."""
+        taken = [worker.memory for worker in self._workers.values()]
+        needed = [
+            max(worker.memory, self._peaks.get(original(name), 0)) for name, worker in self._workers.items()
+        ]
+        own = self._peaks.get(original(variant), max(needed, default=0))
+        available, total = host.machine_memory()
+        # A container may have less than its machine, and tells of all that is taken in it, caches too.
+        limit = min(total, host.container_memory_limit())
+        available -= sum(needed) - sum(taken)  # which workers that have just started will take
+        return min(available, limit - sum(needed)) - own > FREE_SHARE * limit
