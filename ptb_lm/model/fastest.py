@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ptb_lm.common.program import command_name
 from ptb_lm.model import cells
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -21,7 +22,7 @@ SAFE_MODELS = ("cudnn", "block_fused", "block", "basic")  # the framework's own 
 # What a user can try where nothing was measured, by framework and device.
 ADVICE = {
     ("torch", "cuda"): "--precision tf32 or fp16, and --model persistent up to 1,024 units, may be faster: "
-    "python -m ptb_lm.bench run peak measures them"
+    "{bench} run peak measures them"
 }
 
 
@@ -173,9 +174,8 @@ def _explain_safe(choice: Choice, config: Config, machine: Machine | None, fixed
     units = f"{max(config.hidden_sizes):,} units{execution}"
     how = f"{choice.framework} {config.cell} of {units}, on {machine.name if machine else choice.framework}"
     advice = ADVICE.get((choice.framework, machine.device)) if machine and "precision" not in fixed else None
-    return (
-        f"{what}: the safe {kind}, because nothing faster was measured ({how}){f'; {advice}' * bool(advice)}"
-    )
+    advice = f"; {advice.format(bench=command_name('bench'))}" if advice else ""
+    return f"{what}: the safe {kind}, because nothing faster was measured ({how}){advice}"
 
 
 def _describe(choice: Choice, fixed: Collection[str]) -> tuple[str, str]:

@@ -238,9 +238,12 @@ def test_an_interrupted_run_keeps_its_plan(
 
 
 def test_a_run_that_is_interrupted_at_the_end_of_its_pilot_and_again_is_planned(
-    tmp_path: Path, fake: type[FakeProcess]
+    tmp_path: Path, fake: type[FakeProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not as long as its workload declares for want of a plan."""
+    sessions = iter(("first", "second", "third"))
+    clock = SimpleNamespace(monotonic=time.monotonic, strftime=lambda _: next(sessions))
+    monkeypatch.setattr(runner, "time", clock)
     for blocks in (24, 2):
         fake.blocks_left = blocks
         with pytest.raises(KeyboardInterrupt):

@@ -129,7 +129,7 @@ def test_a_later_process_is_compared_only_if_its_first_losses_differ(
     variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With dropout, whose masks the first tells and the second does not; after other steps, too."""
-    with_dropout = PRESETS["small"].replace(batch_size=2, hidden_size=16, keep_prob=0.5, num_layers=2)
+    with_dropout = PRESETS["small"].replace(batch_size=6, hidden_size=16, keep_prob=0.5, num_layers=2)
     task = LanguageTask(config=with_dropout, vocabulary_size=50)
     workload = dataclasses.replace(*SUITES["quick"].workloads, task=task)
     suite: Any = SimpleNamespace(workloads=[workload])

@@ -17,6 +17,7 @@ from ptb_lm.bench.results import Group, Result, speed_ratio
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import declared_precision, original
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.program import command_name
 from ptb_lm.model import fastest
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import PRESETS, SMALL, Config
@@ -162,7 +163,7 @@ def test_on_a_gpu_that_was_not_measured_the_user_is_told_what_to_try(
     reason = choose(features, SMALL, **given).reason
     assert ("tf32" in reason) == is_advised
     if is_advised:
-        command = reason.partition("python -m ptb_lm.bench ")[2].split()[:2]
+        command = reason.partition(f"{command_name('bench')} ")[2].split()[:2]
         assert command == ["run", "peak"]
         assert "peak" in SUITES
         programs = {variant.name for workload in SUITES["peak"].workloads for variant in workload.variants}
