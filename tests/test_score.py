@@ -249,8 +249,9 @@ def test_unknown_words_of_an_n_best_list_are_told(
     path = tmp_path / "lists"
     path.write_text(N_BEST)
     assert runs.run_command(score, run, path, "--n-best") == 0
-    told = runs.sentence(capsys.readouterr().err, score)
-    assert re.fullmatch("5 hypotheses, 1 of .* 7 words .* <unk>", told)
+    told, computed = capsys.readouterr().err.splitlines()
+    assert computed.endswith(" in fp32")
+    assert re.fullmatch(f"{score.PROG}: 5 hypotheses, 1 of .* 7 words .* <unk>", told)
 
 
 @pytest.mark.parametrize("flags", [[], ["--all"]], ids=str)
