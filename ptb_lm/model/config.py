@@ -241,6 +241,18 @@ class Config:
             return self.learning_rate * _cosine(FIRST_RATE, 1.0, part / WARM_UP)
         return self.learning_rate * _cosine(1.0, LAST_RATE, (part - WARM_UP) / (1 - WARM_UP))
 
+    def relative_length(self, steps: int) -> float:
+        """Return the length of a window relative to the usual one; 1 if all windows are to have one length.
+
+        Where the lengths vary it is a factor of the bound on the gradient's norm, as the loss is a sum over
+        the steps; the rate of AWD-LSTM, whose loss is their mean, follows the length likewise. Adam's steps
+        do not depend on the size of the loss: there it is a factor of the learning rate, too.
+
+        Args:
+            steps: Time steps of the window.
+        """
+        return steps / self.num_steps if self.vary_num_steps else 1.0
+
     def replace(self, **changes: Any) -> "Config":
         """Return a copy with some values changed; the new values are checked."""
         return dataclasses.replace(self, **changes)

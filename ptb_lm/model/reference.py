@@ -54,8 +54,13 @@ def loss_and_gradients(
     *,
     masks: Sequence[Array] | None = None,
     weight_masks: Mapping[str, Array] | None = None,
+    activation_penalty: float = 0.0,
+    slowness_penalty: float = 0.0,
 ) -> tuple[float, dict[str, Array], State]:
-    """Return the loss L, its gradient with respect to every parameter, and the state after the window.
+    """Return the loss, the gradients with respect to every parameter, and the state after the window.
+
+    The gradients are those of the loss and of the penalties of Merity et al., "Revisiting Activation
+    Regularization for Language RNNs", 2017, which are no part of the loss that is returned.
 
     Args:
         weights: Canonical parameters (parameters.shapes), whose names tell the cell. Without a
@@ -68,12 +73,15 @@ def loss_and_gradients(
         weight_masks: Masks of parameters by canonical name, which broadcast to their shapes: [V, 1] for the
             rows of `embedding`, [H, 4H] for `lstm.0.recurrent_kernel`. They leave a tied softmax alone. None:
             nothing is dropped.
+        activation_penalty: Factor of the mean square of the top layer's output after its mask, times T.
+        slowness_penalty: Factor of the mean square of the change of the top layer's output, before its mask,
+            from each step to the next, times T.
 
     Returns:
         (loss, gradients, state): the loss is the negative log likelihood in nats, summed over time and
         averaged over the batch.
     """
-    batch = len(x_BT)
+    batch, steps = x_BT.shape
     x_TB, y_TB1 = x_BT.T, y_BT.T[..., None]
     weight_masks = weight_masks or {}
     dropped = {**weights, **{name: weights[name] * mask for name, mask in weight_masks.items()}}
@@ -82,7 +90,10 @@ def loss_and_gradients(
 
     # Forward.
     before = list(zip(*state, strict=True))
-    output_TBH, after, tape = stack_forward(dropped, dropped["embedding"][x_TB], before, masks=masks)
+    top_mask = 1.0 if masks is None else masks[-1]
+    inner_masks = None if masks is None else [*masks[:-1], np.ones_like(masks[-1])]
+    raw_TBH, after, tape = stack_forward(dropped, dropped["embedding"][x_TB], before, masks=inner_masks)
+    output_TBH: Array = raw_TBH * top_mask
     log_p_TBV = log_softmax(output_TBH @ kernel_HV + weights["softmax.bias"])
     log_p_TB1 = np.take_along_axis(log_p_TBV, y_TB1, axis=-1)
     loss = -float(log_p_TB1.sum(dtype=np.float64)) / batch
@@ -92,7 +103,14 @@ def loss_and_gradients(
     np.put_along_axis(d_logits_TBV, y_TB1, np.exp(log_p_TB1) - 1, axis=-1)
     d_logits_TBV /= batch
     d_output_TBH = d_logits_TBV @ kernel_HV.T
-    d_x_TBE, gradients, _ = stack_backward(dropped, tape, d_output_TBH)
+    d_output_TBH += steps * activation_penalty * 2 / output_TBH.size * output_TBH
+    d_raw_TBH = d_output_TBH * top_mask
+    if slowness_penalty and steps > 1:
+        change_TBH = np.diff(raw_TBH, axis=0)
+        d_change_TBH = steps * slowness_penalty * 2 / change_TBH.size * change_TBH
+        d_raw_TBH[1:] += d_change_TBH
+        d_raw_TBH[:-1] -= d_change_TBH
+    d_x_TBE, gradients, _ = stack_backward(dropped, tape, d_raw_TBH)
     gradients["softmax.bias"] = d_logits_TBV.sum(axis=(0, 1))
     gradients["embedding"] = np.zeros_like(weights["embedding"])
     np.add.at(gradients["embedding"], x_TB, d_x_TBE)
@@ -112,12 +130,78 @@ def sgd_update(
     *,
     learning_rate: float,
     max_grad_norm: float,
+    weight_decay: float = 0.0,
 ) -> tuple[dict[str, Array], float]:
-    """Return the weights after one SGD step with global-norm clipping, and the norm before clipping."""
-    norm = float(np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in gradients.values())))
+    """Return the weights after one SGD step with global-norm clipping, and the norm before clipping.
+
+    Args:
+        weights: Parameters by name.
+        gradients: Gradient with respect to each of them.
+        learning_rate: Learning rate.
+        max_grad_norm: Upper bound on the norm of all gradients together.
+        weight_decay: Factor of the weights that is added to the gradients after clipping, as
+            torch.optim.SGD(weight_decay) does after clip_grad_norm_: T times the configuration's.
+    """
+    norm = global_norm(gradients)
     scale = learning_rate * max_grad_norm / max(norm, max_grad_norm)
-    updated = {name: (w - scale * gradients[name]).astype(w.dtype) for name, w in weights.items()}
+    updated = {
+        name: (w - scale * gradients[name] - learning_rate * weight_decay * w).astype(w.dtype)
+        for name, w in weights.items()
+    }
     return updated, norm
+
+
+class AdamState(NamedTuple):
+    """What Adam keeps from step to step."""
+
+    steps: int  # that are done
+    first: Mapping[str, Array]  # moving average of each gradient
+    second: Mapping[str, Array]  # of its square
+
+
+def adam_zero_state(weights: Mapping[str, Array]) -> AdamState:
+    """Return Adam's state before the first step."""
+    first, second = ({name: np.zeros_like(w) for name, w in weights.items()} for _ in range(2))
+    return AdamState(0, first, second)
+
+
+def adam_update(
+    weights: Mapping[str, Array],
+    gradients: Mapping[str, Array],
+    state: AdamState,
+    *,
+    learning_rate: float,
+    max_grad_norm: float,
+    weight_decay: float = 0.0,
+) -> tuple[dict[str, Array], AdamState, float]:
+    """Return the weights after one step of Adam with global-norm clipping, its state, and the norm.
+
+    Algorithm 1 of Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, with its constants. The
+    gradients are those of `sgd_update`, clipped and then with the weight decay.
+
+    Args:
+        weights: Parameters by name.
+        gradients: Gradient with respect to each of them.
+        state: State before the step.
+        learning_rate: Learning rate.
+        max_grad_norm: Upper bound on the norm of all gradients together.
+        weight_decay: Factor of the weights that is added to the gradients after clipping.
+    """
+    norm, steps = global_norm(gradients), state.steps + 1
+    scale = max_grad_norm / max(norm, max_grad_norm)
+    updated, first, second = dict[str, Array](), dict[str, Array](), dict[str, Array]()
+    for name, w in weights.items():
+        gradient = scale * gradients[name] + weight_decay * w
+        first[name] = 0.9 * state.first[name] + 0.1 * gradient
+        second[name] = 0.999 * state.second[name] + 0.001 * gradient**2
+        mean, square = first[name] / (1 - 0.9**steps), second[name] / (1 - 0.999**steps)
+        updated[name] = (w - learning_rate * mean / (np.sqrt(square) + 1e-8)).astype(w.dtype)
+    return updated, AdamState(steps, first, second), norm
+
+
+def global_norm(gradients: Mapping[str, Array]) -> float:
+    """Return the norm of all gradients together."""
+    return float(np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in gradients.values())))
 
 
 def log_softmax(logits: Array) -> Array:

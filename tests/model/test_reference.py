@@ -1,10 +1,12 @@
 """reference.py against finite differences and against facts known without it."""
 
+import itertools
 import math
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support import assert_gradients, random_weights, random_windows
 
 from ptb_lm.model import parameters, reference
@@ -67,6 +69,40 @@ def test_gradients_equal_finite_differences(sizes: tuple[int, ...], what: str) -
     for name, mask in (masks["weight_masks"] or {}).items():
         if name.endswith("recurrent_kernel"):
             np.testing.assert_array_equal(gradients[name][mask == 0], 0)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_penalties_gradients_equal_finite_differences(masked: bool, steps: int) -> None:
+    """Of the loss with AR and TAR as they are defined, from the outputs of the stack; its loss is without."""
+    rng, batch, sizes = np.random.default_rng(0), 3, (6, 7, 6)
+    shapes = {
+        "embedding": (VOCABULARY, 6),
+        **parameters.stack_shapes(6, (7, 6)),
+        "softmax.bias": (VOCABULARY,),
+    }
+    weights = {name: rng.uniform(-0.5, 0.5, shape) for name, shape in shapes.items()}
+    state = tuple([rng.uniform(-1, 1, (batch, hidden)) for hidden in sizes[1:]] for _ in "hc")
+    words = rng.integers(VOCABULARY, size=(batch, steps + 1))
+    masks = [rng.integers(2, size=(steps, batch, width)) / 0.5 for width in sizes] if masked else None
+
+    def compute(**penalties: float) -> Any:
+        return reference.loss_and_gradients(
+            weights, words[:, :-1], words[:, 1:], state, masks=masks, **penalties
+        )
+
+    def penalised_loss() -> float:
+        before, x_TBE = list(zip(*state, strict=True)), weights["embedding"][words[:, :-1].T]
+        inner = None if masks is None else [*masks[:-1], np.ones(masks[-1].shape)]
+        raw_TBH, _, _ = reference.stack_forward(weights, x_TBE, before, masks=inner)
+        output_TBH = raw_TBH if masks is None else raw_TBH * masks[-1]
+        changes = [np.square(after - one).mean() for one, after in itertools.pairwise(raw_TBH)]
+        slowness = sum(changes) / len(changes) if changes else 0.0
+        return float(compute()[0] + steps * (2.0 * np.square(output_TBH).mean() + 1.5 * slowness))
+
+    loss, gradients, _ = compute(activation_penalty=2.0, slowness_penalty=1.5)
+    assert loss == compute()[0]
+    assert_gradients(penalised_loss, weights, gradients, atol=1e-8)
 
 
 def test_tied_weights_are_untied_ones_that_are_equal() -> None:
@@ -140,6 +176,37 @@ def test_the_update_moves_by_at_most_the_clipped_norm(max_grad_norm: float) -> N
     factor = 0.1 * min(1, max_grad_norm / 7)
     np.testing.assert_allclose(updated["a"], weights["a"] - factor * gradients["a"])
     np.testing.assert_allclose(updated["b"], weights["b"] - factor * gradients["b"])
+
+
+def test_weight_decay_is_added_after_clipping() -> None:
+    weights, gradients = {"a": np.array([1.0, 2.0])}, {"a": np.array([3.0, 4.0])}
+    updated, norm = reference.sgd_update(
+        weights, gradients, learning_rate=0.1, max_grad_norm=1.0, weight_decay=0.5
+    )
+    assert norm == 5
+    np.testing.assert_allclose(updated["a"], [1 - 0.1 * (0.6 + 0.5), 2 - 0.1 * (0.8 + 1.0)], rtol=1e-14)
+
+
+def test_adam_equals_torch_s() -> None:
+    rng = np.random.default_rng(0)
+    weights = {"a": rng.normal(size=(3, 4)), "b": rng.normal(size=5)}
+    theirs = {name: torch.tensor(array, requires_grad=True) for name, array in weights.items()}
+    optimizer = torch.optim.Adam(theirs.values(), lr=0.1, weight_decay=0.02)
+    state, clipped = reference.adam_zero_state(weights), []
+    for _ in range(20):
+        gradients = {name: rng.normal(size=array.shape) for name, array in weights.items()}
+        weights, state, norm = reference.adam_update(
+            weights, gradients, state, learning_rate=0.1, max_grad_norm=4.0, weight_decay=0.02
+        )
+        clipped.append(norm > 4)
+        for name, tensor in theirs.items():
+            tensor.grad = torch.from_numpy(gradients[name]) * min(1.0, 4.0 / norm)
+        optimizer.step()
+        for name, tensor in theirs.items():
+            np.testing.assert_allclose(weights[name], tensor.detach().numpy(), rtol=0, atol=1e-12)
+    assert any(clipped)
+    assert not all(clipped)
+    assert state.steps == 20
 
 
 def test_single_precision_stays_single(tiny_config: Config) -> None:
