@@ -22,47 +22,67 @@ WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 FROM_HOST = {torch.ops.aten.lift_fresh.default, torch.ops.aten._pin_memory.default}
 
 
-class FakeGraph(TorchDispatchMode):
-    """A substitute for a ptb_lm.torch_backend.graph.CudaGraph.
+class FakeRecorder:
+    """A substitute for a ptb_lm.torch_backend.graph.CudaRecorder.
+
+    Its graphs share the memory of all that they make: a replay leaves rubbish in that of the others.
 
     Args:
         generator: The random stream that the recorded work draws from.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
-        super().__init__()
         self.generator = generator
+        self.graphs: list[FakeGraph] = []
+        self.is_on_own_stream = False
+
+    @contextlib.contextmanager
+    def on_own_stream(self) -> Iterator[None]:
+        self.is_on_own_stream = True
+        try:
+            yield
+        finally:
+            self.is_on_own_stream = False
+
+    @contextlib.contextmanager
+    def record(self) -> Iterator["FakeGraph"]:
+        assert self.is_on_own_stream, "recorded elsewhere than the steps before it ran"
+        graph, stream_state = FakeGraph(self), self.generator.get_state()
+        with pause_garbage_collection(), graph:
+            assert not gc.isenabled()
+            yield graph
+        self.generator.set_state(stream_state)
+        for storage, before in graph.before.values():
+            storage.copy_(before)
+        graph.spoil()
+        self.graphs.append(graph)
+
+
+class FakeGraph(TorchDispatchMode):
+    """The operations of a step, recorded while this is entered."""
+
+    def __init__(self, recorder: FakeRecorder) -> None:
+        super().__init__()
+        self.recorder = recorder
         self.tape: list[Callable[[], None]] = []
-        self.events: list[str] = []
         self.made: list[Tensor] = []
         self.made_storages: set[int] = set()
         self.before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
-    @contextlib.contextmanager
-    def on_own_stream(self) -> Iterator[None]:
-        self.events.append("on its own stream")
-        yield
-        self.events.append("together")
-
-    @contextlib.contextmanager
-    def record(self) -> Iterator[None]:
-        assert self.events == ["on its own stream"], "recorded elsewhere than the steps before it ran"
-        stream_state = self.generator.get_state()
-        with pause_garbage_collection(), self:
-            assert not gc.isenabled()
-            yield
-        self.generator.set_state(stream_state)
-        for storage, before in self.before.values():
-            storage.copy_(before)
-        with torch.no_grad():
-            for tensor in self.made:
-                if tensor.is_floating_point():
-                    tensor.fill_(torch.nan)
-
     @torch.no_grad()
     def replay(self) -> None:
+        for other in self.recorder.graphs:
+            if other is not self:
+                other.spoil()
         for operation in self.tape:
             operation()
+
+    @torch.no_grad()
+    def spoil(self) -> None:
+        """Overwrite the numbers that were computed on the way, and the results that lie beside them."""
+        for tensor in self.made:
+            if tensor.is_floating_point():
+                tensor.fill_(torch.nan)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -16,7 +16,6 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks
 from ptb_lm.torch_backend.cells import Layer, LayerState
-from ptb_lm.torch_backend.stack import no_dropout
 
 Weights: TypeAlias = Mapping[str, np.ndarray]
 Model: TypeAlias = Any  # a Backend or a Classifier
@@ -390,14 +389,13 @@ def top_layer_skipped(config: Any, weights: Weights) -> Model:
 def top_dropout_left_out(config: Any, weights: Weights) -> Model:
     """Build a language model that draws the top output's mask and does not apply it."""
     model = right(config, weights)
-    stack = model.network.executed_stack
-
-    def without(x_TBI: Tensor, state: Any, *, dropout: Any) -> Any:
-        calls = iter([dropout] * config.num_layers)
-        return stack(x_TBI, state, dropout=lambda x: next(calls, no_dropout)(x))
-
-    model.network.executed_stack = without
+    compute_top = model.training.compute_top
+    model.training.compute_top = functools.partial(_without_mask, compute_top)
     return model
+
+
+def _without_mask(compute_top: Callable[..., Any], *arguments: Any, mask: Tensor) -> Any:
+    return compute_top(*arguments, mask=torch.ones_like(mask))
 
 
 def redrawn(change: Callable[[Masks[Tensor]], object]) -> Mutant:

@@ -5,6 +5,7 @@ It reads cases on stdin, does each of them by a function of this file, and print
 
 import contextlib
 import io
+import itertools
 import json
 import math
 import os
@@ -20,12 +21,14 @@ from support import random_weights
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.signals import StopRequest
+from ptb_lm.data import corpus
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import SMALL
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 
 WORDS, BATCH, STEPS, WINDOWS = 23, 8, 3, 6
+LENGTHS = (2, 4, 3, 1, 5, 3)  # of the windows, if they vary
 
 
 @contextlib.contextmanager
@@ -86,8 +89,10 @@ def infinite_norms(framework: str, ranks: Ranks) -> Iterator[None]:
 def compute(case: dict[str, Any], ranks: Ranks = SINGLE_PROCESS) -> dict[str, Any]:
     """Train a few windows from random weights, on this rank's rows, and score one."""
     choice = {"device": "cpu", **case["choice"]}
+    # JSON has no tuples.
+    changes = {name: tuple(v) if isinstance(v, list) else v for name, v in case["config"].items()}
     config = SMALL.replace(
-        num_layers=2, hidden_size=7, num_steps=STEPS, batch_size=BATCH, max_grad_norm=2.0, **case["config"]
+        num_layers=2, hidden_size=7, num_steps=STEPS, batch_size=BATCH, max_grad_norm=2.0, **changes
     )
     words = case.get("words", WORDS)
     built = backend.build(config, random_weights(config, words, seed=1), Choice.create(**choice), ranks)
@@ -101,9 +106,8 @@ def compute(case: dict[str, Any], ranks: Ranks = SINGLE_PROCESS) -> dict[str, An
             sent = stack.enter_context(count_sent_bytes(ranks.size))
         if case.get("other_norms"):
             stack.enter_context(infinite_norms(framework, ranks))
-        for window in range(WINDOWS):
-            x_BT = rows_BL[mine, window * STEPS : (window + 1) * STEPS]
-            y_BT = rows_BL[mine, window * STEPS + 1 : (window + 1) * STEPS + 1]
+        lengths = LENGTHS if config.vary_num_steps else (STEPS,) * WINDOWS
+        for x_BT, y_BT in corpus.cut_windows(rows_BL[mine], itertools.accumulate(lengths)):
             state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.5)
             losses.append(loss)
     measured = built.read(losses)

@@ -22,6 +22,7 @@ from typing_extensions import override
 
 from benchmarks.rivals import replace
 from ptb_lm.common import host
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Place
@@ -49,17 +50,21 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
             return nll_N.detach(), d_hidden_NH
 
     class AutogradEnds(TrainingStep):
-        def update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+        @override
+        def update(
+            self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor], *, steps: int
+        ) -> Tensor:
             softmax: Any = self.network.softmax
             word_gradient = loss.sum_by_word(d_embedded_NE, ids_N)
             norm = loss.global_norm([word_gradient, *softmax.gradients, *gradients])
-            scale = self.scale_of_update(norm)
+            scale = self.scale_of_update(norm, rate=-self.rate, steps=steps)
             self.network.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
             for parameter, gradient in zip((softmax.kernel, softmax.bias), softmax.gradients, strict=True):
                 parameter.addcmul_(gradient, scale)
             add_scaled(self.network.masters.pairs, gradients, scale)
             return norm
 
+    _check_update(config)
     replace(network, "SoftmaxLayer", AutogradSoftmax)
     return _cudnn(config, weights, kind=AutogradEnds, **chosen)
 
@@ -68,16 +73,20 @@ def sparse_embedding(config: Config, weights: Weights, **chosen: Any) -> TorchBa
     """Return the model with an embedding's gradient for every word: filled, summed into, normed and added."""
 
     class DenseEmbedding(TrainingStep):
-        def update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+        @override
+        def update(
+            self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor], *, steps: int
+        ) -> Tensor:
             network = self.network
             dense_VE = torch.zeros_like(network.embedding_VE).index_add_(0, ids_N, d_embedded_NE)
             norm = loss.global_norm([dense_VE, network.softmax.gradient, *gradients])
-            scale = self.scale_of_update(norm)
+            scale = self.scale_of_update(norm, rate=-self.rate, steps=steps)
             network.embedding_VE.addcmul_(dense_VE, scale)
             add_scaled(network.softmax.masters.pairs, [network.softmax.gradient], scale)
             add_scaled(network.masters.pairs, gradients, scale)
             return norm
 
+    _check_update(config)
     return _cudnn(config, weights, kind=DenseEmbedding, **chosen)
 
 
@@ -108,6 +117,12 @@ def chosen_library(config: Config, weights: Weights, **chosen: Any) -> TorchBack
     """Return `block_fused` with torch's own float32 products, whichever library is this machine's choice."""
     cpu.set_implementation(cpu.Implementation(cpu.default_implementation().kernels, "MKL"))
     return _build("block_fused", TrainingStep, config, weights, chosen)
+
+
+def _check_update(config: Config) -> None:
+    """Refuse what an update of our own above leaves out."""
+    if config.optimizer != "sgd" or config.weight_decay:
+        raise UserError("this variant updates by SGD without weight decay")
 
 
 def _cudnn(

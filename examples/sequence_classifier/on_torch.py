@@ -192,6 +192,7 @@ class TorchClassifier(Classifier):
         x_TBI = torch.from_numpy(x_BTI).to(self.device, self.dtype, non_blocking=True).transpose(0, 1)
         lengths = None if lengths_B is None else _as_tensor(lengths_B, samples, steps)
         output_TBK, _ = stack(x_TBI, self.stack.zero_state(samples), dropout=dropout, lengths_B=lengths)
+        output_TBK = dropout(output_TBK)
         features = output_TBK if self.config.loss == "ctc" else self._final_state(output_TBK, lengths)
         logits: Tensor = self.dense(features)
         return logits.log_softmax(dim=-1)

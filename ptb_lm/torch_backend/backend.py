@@ -51,12 +51,11 @@ def build(
 
 
 class TorchBackend(Backend):
-    """A language model in torch, with SGD.
+    """A language model in torch, with SGD or Adam.
 
     Attributes:
         runtime: Device, precision and execution.
         network: Parameters, and the modules that compute with them.
-        window: Shape of training's windows, (B, T).
 
     Args:
         config: Hyper-parameters.
@@ -83,13 +82,12 @@ class TorchBackend(Backend):
         if self.device.type == "cpu":
             host.keep_freed_memory()
             cpu.get_implementation()  # now: kernels that must be compiled are not left to the first call
-        self.window = (config.batch_size // ranks.size, config.num_steps)
         self.network = Network(
             config,
             self.runtime,
             model=choice.model,
             vocabulary_size=len(weights["embedding"]),
-            window=self.window,
+            window=(config.batch_size // ranks.size, config.num_steps),
         )
         self.load_weights(weights)
 
@@ -112,7 +110,12 @@ class TorchBackend(Backend):
     @property
     @override
     def hints(self) -> list[str]:
-        return self.runtime.hints
+        compiled = self.config.vary_num_steps and self.runtime.execution in ("compile", "jit")
+        one_length = (
+            f"--execution {self.runtime.execution} compiles windows of --num-steps steps; with "
+            "--vary-num-steps most have others, and run as --execution eager"
+        )
+        return [*self.runtime.hints, *([one_length] if compiled else [])]
 
     @override
     def device_memory(self) -> int | None:
@@ -189,8 +192,7 @@ class TorchBackend(Backend):
     @torch.no_grad()
     def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
         ids_N, targets_N = (to_time_major(words_BT, self.device).flatten() for words_BT in (x_BT, y_BT))
-        # Compiled for one shape only: it would compile again for each of many other shapes.
-        stack = self.network.executed_stack if x_BT.shape == self.window else self.network.stack
+        stack = self.network.choose_stack(*x_BT.shape)
         output_TBH, state = stack(
             embed(self.network.embedding_VE, ids_N, x_BT.shape[0], self.dtype), state, dropout=no_dropout
         )

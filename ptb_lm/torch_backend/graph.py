@@ -1,4 +1,4 @@
-"""A whole training step as one CUDA graph: captured at the first step, replayed at every other.
+"""A whole training step as a CUDA graph: captured at the first window of a length, replayed at every other.
 
 A step launches some hundred small kernels, and on a fast GPU the launches take longer than the work. A graph
 launches them all at once. What a replay reads and writes are the tensors of the capture, so that words and
@@ -12,7 +12,7 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -32,20 +32,30 @@ _failure: str | None = None
 
 
 class Graph(Protocol):
-    """A recorder of a step's work that replays it: a `CudaGraph`, or a substitute for one without a GPU."""
-
-    def on_own_stream(self) -> AbstractContextManager[None]:
-        """Return a context in which work runs on the stream of the recording, after all work begun before."""
-
-    def record(self) -> AbstractContextManager[None]:
-        """Return a context, entered within `on_own_stream`, in which work is recorded and not done."""
+    """Recorded work: torch.cuda.CUDAGraph, or a substitute for one without a GPU."""
 
     def replay(self) -> None:
         """Do the recorded work, on the same tensors."""
 
 
-class CudaGraph:
-    """A CUDA graph.
+class Recorder(Protocol):
+    """A recorder of steps, one for each length of window: a `CudaRecorder`, or a substitute for one.
+
+    What is made while it records, and is given up, may be overwritten by the replay of any of its graphs.
+    """
+
+    def on_own_stream(self) -> AbstractContextManager[None]:
+        """Return a context in which work runs on the stream of the recording, after all work begun before."""
+
+    def record(self) -> AbstractContextManager[Graph]:
+        """Return a context, entered within `on_own_stream`, in which work is recorded and not done."""
+
+
+class CudaRecorder:
+    """A recorder of CUDA graphs, which share the memory of what they compute on the way.
+
+    One graph is replayed after the other, on one stream, and nothing in that memory is read after the replay
+    of another graph: a step takes what it goes on with out of it.
 
     Args:
         device: The CUDA device.
@@ -55,15 +65,18 @@ class CudaGraph:
     def __init__(self, device: torch.device, generator: torch.Generator) -> None:
         self._device = device
         self._generator = generator
+        self._stream: torch.cuda.Stream | None = None
+        self._pool: Any = None
 
     @contextlib.contextmanager
     def on_own_stream(self) -> Iterator[None]:
         """Return a context in which work runs on its own stream.
 
-        cuBLAS has a workspace a stream: what is recorded finds the one of the steps before it.
+        cuBLAS has a workspace a stream: what is recorded finds the one of the steps before it. Memory that
+        graphs share is of one stream, too.
         """
         current = torch.cuda.current_stream(self._device)
-        self._stream = torch.cuda.Stream(self._device)
+        self._stream = self._stream or torch.cuda.Stream(self._device)
         self._stream.wait_stream(current)
         try:
             with torch.cuda.stream(self._stream):
@@ -73,20 +86,26 @@ class CudaGraph:
             current.wait_stream(self._stream)
 
     @contextlib.contextmanager
-    def record(self) -> Iterator[None]:
+    def record(self) -> Iterator[Graph]:
         """Return a context in which work is recorded."""
-        self._graph = torch.cuda.CUDAGraph()
-        self._graph.register_generator_state(self._generator)
-        with pause_garbage_collection(), torch.cuda.graph(self._graph, stream=self._stream):
-            yield
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self._generator)
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        with pause_garbage_collection(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            yield graph
 
-    def replay(self) -> None:
-        """Do the recorded work."""
-        self._graph.replay()
+
+class CapturedStep(NamedTuple):
+    """A step for windows of one length, and the tensors that its replay reads and writes."""
+
+    graph: Graph
+    ids_N: Tensor
+    targets_N: Tensor
+    loss: Tensor  # in the memory that graphs share
 
 
 class GraphedStep:
-    """A training step that is captured at its first call.
+    """A training step that is captured at its first call, and at the first with windows of another length.
 
     Args:
         step: (ids_N, targets_N, state) -> (state, loss); it may only launch work on the device. With a
@@ -94,7 +113,7 @@ class GraphedStep:
         rate: The learning rate that `step` reads, a tensor on the device.
         others: Other tensors that `step` changes, at any learning rate.
         generator: The random stream that `step` draws from.
-        graph: Recorder of the step.
+        recorder: Recorder of the step.
     """
 
     def __init__(
@@ -104,61 +123,64 @@ class GraphedStep:
         rate: Tensor,
         others: Sequence[Tensor],
         generator: torch.Generator,
-        graph: Graph,
+        recorder: Recorder,
     ) -> None:
         self._step = step
         self._rate = rate
         self._others = others
         self._generator = generator
-        self._graph = graph
-        self._captured = False
+        self._recorder = recorder
+        self._captured: dict[int, CapturedStep] = {}  # by N; their batches are of one size
+        self._state: Sequence[LayerState] = []  # of all of them
 
     def __call__(
         self, ids_N: Tensor, targets_N: Tensor, state: Sequence[LayerState]
     ) -> tuple[Sequence[LayerState], Tensor]:
         """Do a step; return the state and the loss.
 
-        The state is the graph's own, which the next call overwrites.
+        The state is the graphs' own, which the next call overwrites.
 
         Raises:
-            ValueError: The window has another size than the first.
+            ValueError: The batch has another size than the first.
             UserError: The step cannot be captured, or an earlier one could not.
         """
-        if not self._captured:
-            self._capture(ids_N, targets_N, state)
-        if ids_N.shape != self._ids_N.shape or state[0][0].shape != self._state[0][0].shape:
-            raise ValueError("a captured step takes windows of the first one's batch size and length only")
-        self._ids_N.copy_(ids_N, non_blocking=True)
-        self._targets_N.copy_(targets_N, non_blocking=True)
+        if self._captured and state[0][0].shape != self._state[0][0].shape:
+            raise ValueError("a captured step takes windows of the first one's batch size only")
+        if len(ids_N) not in self._captured:
+            self._captured[len(ids_N)] = self._capture(ids_N, targets_N, state)
+        captured = self._captured[len(ids_N)]
+        captured.ids_N.copy_(ids_N, non_blocking=True)
+        captured.targets_N.copy_(targets_N, non_blocking=True)
         _copy(self._state, state)
-        self._graph.replay()
-        return self._state, self._loss.clone()
+        captured.graph.replay()
+        return self._state, captured.loss.clone()
 
-    def _capture(self, ids_N: Tensor, targets_N: Tensor, state: Sequence[LayerState]) -> None:
+    def _capture(self, ids_N: Tensor, targets_N: Tensor, state: Sequence[LayerState]) -> CapturedStep:
         if _failure is not None:
             raise UserError(
                 f"an earlier training step could not be captured as a CUDA graph ({_failure}), and this "
                 "process can capture no other; --execution eager trains without one"
             )
         device = self._rate.device
-        self._ids_N, self._targets_N = ids_N.to(device, copy=True), targets_N.to(device, copy=True)
-        self._state = [tuple(part_BH.clone() for part_BH in layer) for layer in state]
+        window = ids_N.to(device, copy=True), targets_N.to(device, copy=True)
+        if not self._captured:
+            self._state = [tuple(part_BH.clone() for part_BH in layer) for layer in state]
         rate, stream_state = self._rate.clone(), self._generator.get_state()
         others = [tensor.clone() for tensor in self._others]
-        with self._graph.on_own_stream():
+        with self._recorder.on_own_stream():
             try:
                 self._rate.zero_()
                 for _ in range(WARM_UP):
-                    self._step(self._ids_N, self._targets_N, self._state)
+                    self._step(*window, self._state)
             finally:  # memory may have run out, and a smaller step be tried
                 self._generator.set_state(stream_state)
                 self._rate.copy_(rate)
                 for tensor, before in zip(self._others, others, strict=True):
                     tensor.copy_(before)
-            with _forbid_further_captures(), self._graph.record():
-                after, self._loss = self._step(self._ids_N, self._targets_N, self._state)
+            with _forbid_further_captures(), self._recorder.record() as graph:
+                after, loss = self._step(*window, self._state)
                 _copy(self._state, after)
-        self._captured = True
+        return CapturedStep(graph, *window, loss)
 
 
 @contextlib.contextmanager

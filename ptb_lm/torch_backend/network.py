@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend.cells import Canonical, load_arrays
@@ -23,7 +24,7 @@ class Network:
 
     Attributes:
         stack: Layers for windows of any shape.
-        executed_stack: The same layers as --execution runs them, for windows of training's shape.
+        executed_stack: The same layers as --execution runs them, for windows of training's usual shape.
         masters: Stored parameters of the layers.
         softmax: Projection onto the vocabulary.
         embedding_VE: Stored embedding.
@@ -33,13 +34,13 @@ class Network:
         runtime: Device, precision and execution.
         model: Implementation of the layers.
         vocabulary_size: V.
-        window: Shape of training's windows, (B, T).
+        window: Shape of training's usual windows, (B, T).
     """
 
     def __init__(
         self, config: Config, runtime: Runtime, *, model: str, vocabulary_size: int, window: tuple[int, int]
     ) -> None:
-        self.config, self.device = config, runtime.device
+        self.config, self.device, self.window = config, runtime.device, window
         self.precision, self.dtype = runtime.precision, runtime.dtype
         self.stack = RecurrentStack.build(
             model, config.embedding_width, config.hidden_sizes, cell=config.cell
@@ -62,14 +63,40 @@ class Network:
             place: dict[str, Any] = {"device": self.device, "dtype": self.precision.master}
             self.embedding_VE = torch.zeros(vocabulary_size, config.embedding_width, **place)
 
-    def canonical(self) -> dict[str, Canonical]:
-        """Return the stored parameters by canonical name (ptb_lm.model.parameters)."""
-        layers = self.stack.canonical().items()
+    def choose_stack(self, batch: int, steps: int) -> RecurrentStack:
+        """Return the layers for windows of a shape: as --execution runs them, if it is training's usual one.
+
+        A compiler would compile each of many other shapes by itself.
+
+        Args:
+            batch: B.
+            steps: T.
+        """
+        return self.executed_stack if (batch, steps) == self.window else self.stack
+
+    def stored_parameters(self) -> list[Tensor]:
+        """Return the tensors that hold the stored parameters; the softmax's, and tied weights, are in one."""
+        layers = [stored for stored, _ in self.masters.pairs]
+        return [self.softmax.weight, *layers, *([] if self.config.tie_weights else [self.embedding_VE])]
+
+    def canonical(self, values: Mapping[Tensor, Tensor] | None = None) -> dict[str, Canonical]:
+        """Return the stored parameters by canonical name (ptb_lm.model.parameters).
+
+        Args:
+            values: Tensor to return in place of each of `stored_parameters`, laid out as it is; None: none.
+        """
+        if values is None:
+            values = {stored: stored for stored in self.stored_parameters()}
+        weight, hidden = values[self.softmax.weight], self.softmax.hidden_size
+        kernel_HV, bias_V = weight[:hidden], weight[hidden]
         table = {
-            "embedding": Canonical(self.embedding_VE),
-            **{name: place._replace(parameter=self.masters[place.parameter]) for name, place in layers},
-            "softmax.kernel": Canonical(self.softmax.kernel),
-            "softmax.bias": Canonical(self.softmax.bias),
+            "embedding": Canonical(kernel_HV.T if self.config.tie_weights else values[self.embedding_VE]),
+            **{
+                name: place._replace(parameter=values[self.masters[place.parameter]])
+                for name, place in self.stack.canonical().items()
+            },
+            "softmax.kernel": Canonical(kernel_HV),
+            "softmax.bias": Canonical(bias_V),
         }
         if self.config.tie_weights:
             del table["softmax.kernel"]

@@ -79,7 +79,7 @@ class Directions(StackLayer):
 
 
 class RecurrentStack(nn.Module):
-    """Recurrent layers with dropout on the input, between the layers and on the top output.
+    """Recurrent layers with dropout on the input of each; the top output is the caller's to drop.
 
     Args:
         layers: Layers from the bottom to the top.
@@ -163,18 +163,17 @@ class RecurrentStack(nn.Module):
         Args:
             x_TBI: The input.
             state: The state before the sequence.
-            dropout: Function that is applied to the input, between the layers and to the top output.
+            dropout: Function that is applied to the input of each layer.
             lengths_B: Valid steps of each sample, from 1 to T, on the CPU; None: all. The steps after them
                 are padding and influence nothing: a layer that reads backward begins at the last valid step,
                 the output is zero beyond it, and so is the gradient with respect to the input.
         """
         lengths = None if lengths_B is None else Lengths(lengths_B, len(x_TBI), x_TBI.device)
         before, after = iter(state), list[LayerState]()
-        output = dropout(x_TBI)
+        output = x_TBI
         for layer in self.layers:
-            output, layer_after = layer(output, list(islice(before, layer.direction_count)), lengths)
+            output, layer_after = layer(dropout(output), list(islice(before, layer.direction_count)), lengths)
             after.extend(layer_after)
-            output = dropout(output)
         return output, after
 
 

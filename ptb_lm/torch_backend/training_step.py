@@ -1,4 +1,4 @@
-"""The training of a language model in torch: dropout, gradients, clipping, SGD, averages of the parameters.
+"""The training of a language model in torch: dropout, gradients, clipping, SGD or Adam, averages.
 
 A model makes a `TrainingStep` when it is first trained; one that only scores has none.
 
@@ -16,17 +16,27 @@ from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.ranks import Ranks
 from ptb_lm.torch_backend import cpu, exchange
-from ptb_lm.torch_backend.graph import CudaGraph, Graph, GraphedStep, WindowStep
-from ptb_lm.torch_backend.loss import Loss, add_by_word, global_norm, pack_loss, sum_by_word
+from ptb_lm.torch_backend.adam import Adam
+from ptb_lm.torch_backend.graph import CudaRecorder, GraphedStep, Recorder, WindowStep
+from ptb_lm.torch_backend.loss import (
+    Loss,
+    add_activation_gradient,
+    add_by_word,
+    add_slowness_gradient,
+    global_norm,
+    pack_loss,
+    sum_by_word,
+)
 from ptb_lm.torch_backend.network import Network
 from ptb_lm.torch_backend.precision import LossScale
 from ptb_lm.torch_backend.stack import State, WindowDropout, apply_in_order, embed, mask_weights
 
 
 class TrainingStep:
-    """A step of SGD with dropout and clipping, and its state.
+    """A step of SGD or Adam with dropout and clipping, and its state.
 
     Attributes:
+        adam: Adam, if it is the optimiser; None for SGD.
         dropout: Random stream of the masks.
         exchange: Exchange of gradients with the other ranks; None for one rank.
         loss_scale: Scale of float16's loss; None in other precisions.
@@ -63,18 +73,26 @@ class TrainingStep:
         self.loss_scale: LossScale | None = None
         if network.precision.loss_scale != 1:
             self.loss_scale = LossScale(network.precision.loss_scale, device=network.device)
+        self.adam = Adam(network) if network.config.optimizer == "adam" else None
         self.rate = torch.zeros((), device=network.device, dtype=torch.float64)
         self._rate_on_device = 0.0
         self._averages: MovingAverage | None = None
         self.run: WindowStep = self.compute
         if execution == "graph":
-            self.run = self.capture(CudaGraph(network.device, self.dropout.generator))
+            self.run = self.capture(CudaRecorder(network.device, self.dropout.generator))
 
-    def capture(self, graph: Graph) -> GraphedStep:
-        """Return `compute` as a graph that is captured at its first call."""
-        others = [self.loss_scale.state] if self.loss_scale else []
+    def capture(self, recorder: Recorder) -> GraphedStep:
+        """Return `compute` as graphs, each captured at the first window of a length."""
+        others = [
+            *([self.loss_scale.state] if self.loss_scale else []),
+            *(self.adam.state if self.adam else []),
+        ]
         return GraphedStep(
-            self.compute, rate=self.rate, others=others, generator=self.dropout.generator, graph=graph
+            self.compute,
+            rate=self.rate,
+            others=others,
+            generator=self.dropout.generator,
+            recorder=recorder,
         )
 
     def __call__(
@@ -89,25 +107,22 @@ class TrainingStep:
     def compute(self, ids_N: Tensor, targets_N: Tensor, state: State) -> tuple[State, Loss]:
         """Do a step at the learning rate in `rate`; nothing here waits for the device."""
         network, batch = self.network, len(state[0][0])
-        masks = self.dropout.draw(batch, len(ids_N) // batch)
+        steps = len(ids_N) // batch
+        stack, masks = network.choose_stack(batch, steps), self.dropout.draw(batch, steps)
         weight_masks = network.stack.masks_by_parameter(masks.weights)
         embedded_TBE = embed(network.embedding_VE, ids_N, batch, network.dtype).requires_grad_()
         x_TBE = embedded_TBE
         if "embedding" in masks.weights:
             x_TBE = x_TBE * masks.weights["embedding"][ids_N].view(-1, batch, 1)
         with mask_weights(weight_masks):
-            output_TBH, state = network.executed_stack(x_TBE, state, dropout=apply_in_order(masks.units))
-            nll_N, d_output_NH = network.softmax.loss_and_gradients(
-                output_TBH.detach().flatten(0, 1),
-                targets_N,
-                network.precision.loss_scale / (batch * self.ranks.size),
-                fraction=self.loss_scale.fraction if self.loss_scale else None,
+            raw_TBH, state = stack(x_TBE, state, dropout=apply_in_order(masks.units))
+            nll_N, d_raw_TBH = self.compute_top(
+                raw_TBH.detach(), targets_N, mask=masks.units[-1] if masks.units else None
             )
             if self.exchange:
                 self.exchange.start_reduce(network.softmax.gradient)
             d_embedded_TBE, *gradients = torch.autograd.grad(
-                inject_gradient(output_TBH, d_output_NH.view_as(output_TBH)),
-                [embedded_TBE, *self.parameters],
+                inject_gradient(raw_TBH, d_raw_TBH), [embedded_TBE, *self.parameters]
             )
         gradients = [
             gradient * weight_masks[parameter] if parameter in weight_masks else gradient
@@ -116,13 +131,45 @@ class TrainingStep:
         window = exchange.WindowGradients(nll_N, ids_N, d_embedded_TBE.flatten(0, 1), gradients)
         if self.exchange:
             window = self.exchange.wait_and_merge(window)
-        measured = [self.update(window.ids, window.d_embedded, window.layers)]
+        measured = [self.update(window.ids, window.d_embedded, window.layers, steps=steps)]
         if self.loss_scale:
             measured.append(self.loss_scale.adjust(measured[0].isfinite()))
         detached = [tuple([part.detach() for part in layer]) for layer in state]
         return detached, pack_loss(window.nll, *measured)
 
-    def update(self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+    def compute_top(
+        self, raw_TBH: Tensor, targets_N: Tensor, *, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the negative log likelihoods [N], and the gradient with respect to the top layer's output.
+
+        The gradient is that of the loss and its penalties, scaled as in float16. The softmax's gradient is
+        set, too.
+
+        Args:
+            raw_TBH: Output of the top layer.
+            targets_N: The words that follow.
+            mask: Dropout's mask of the output; None: nothing is dropped.
+        """
+        config, batch = self.network.config, raw_TBH.shape[1] * self.ranks.size
+        output_TBH = raw_TBH if mask is None else raw_TBH * mask
+        scale = self.network.precision.loss_scale / batch
+        fraction = self.loss_scale.fraction if self.loss_scale else None
+        nll_N, d_output_NH = self.network.softmax.loss_and_gradients(
+            output_TBH.flatten(0, 1), targets_N, scale, fraction=fraction
+        )
+        d_output_TBH = d_output_NH.view_as(output_TBH)
+        if config.activation_penalty:
+            add_activation_gradient(
+                d_output_TBH, output_TBH, config.activation_penalty * scale, fraction=fraction
+            )
+        d_raw_TBH = d_output_TBH if mask is None else d_output_TBH * mask
+        if config.slowness_penalty:
+            add_slowness_gradient(d_raw_TBH, raw_TBH, config.slowness_penalty * scale, fraction=fraction)
+        return nll_N, d_raw_TBH
+
+    def update(
+        self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor], *, steps: int
+    ) -> Tensor:
         """Clip by the global norm, move the parameters, and return the norm before clipping, [].
 
         In float16 nothing moves if the norm is not finite.
@@ -130,9 +177,10 @@ class TrainingStep:
         Args:
             ids_N: The window's words.
             d_embedded_NE: Gradient with respect to the embedding of each of them, as the bottom layer's
-                input. It has rows for the words of the window only; the other rows of the embedding stay,
-                unless the softmax uses them all.
+                input. It has rows for the words of the window only. By SGD without weight decay the other
+                rows of the embedding stay, unless the softmax uses them all.
             gradients: Gradients with respect to the stack's parameters.
+            steps: T of the window.
         """
         network, softmax = self.network, self.network.softmax
         word_gradients: list[Tensor] = []
@@ -144,29 +192,72 @@ class TrainingStep:
         norm = global_norm([*word_gradients, softmax.gradient, *gradients]) / self.scale_of_loss()
         if self.exchange:
             norm = self.exchange.broadcast_norm(norm)
-        scale = self.scale_of_update(norm)
+        if self.adam:
+            self._step_adam(self.adam, ids_N, d_embedded_NE, gradients, norm, steps=steps)
+            return norm
+        scale, decay = self.scale_of_update(norm, rate=-self.rate, steps=steps), self.scale_of_decay(steps)
         if self.loss_scale:
             overflowed = ~norm.isfinite()
             softmax.gradient.masked_fill_(overflowed, 0)
             scale, d_embedded_NE, *gradients = (
                 each.masked_fill(overflowed, 0) for each in (scale, d_embedded_NE, *gradients)
             )
+            decay = decay if decay is None else decay.masked_fill(overflowed, 0)
         if not network.config.tie_weights:
+            if decay is not None:
+                network.embedding_VE.addcmul_(network.embedding_VE, decay)
             network.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
-        add_scaled(softmax.masters.pairs, [softmax.gradient], scale)
-        add_scaled(network.masters.pairs, gradients, scale)
+        add_scaled(softmax.masters.pairs, [softmax.gradient], scale, decay=decay)
+        add_scaled(network.masters.pairs, gradients, scale, decay=decay)
         return norm
 
-    def scale_of_update(self, norm: Tensor) -> Tensor:
-        """Return the factor by which a gradient is added to its parameter, [].
+    def _step_adam(
+        self,
+        adam: Adam,
+        ids_N: Tensor,
+        d_embedded_NE: Tensor,
+        gradients: Sequence[Tensor],
+        norm: Tensor,
+        *,
+        steps: int,
+    ) -> None:
+        """Do a step of Adam; see `update`. It moves the rows of all words, by their moments."""
+        network = self.network
+        all_gradients = [network.softmax.gradient, *gradients]
+        if not network.config.tie_weights:
+            dense_VE = torch.zeros_like(network.embedding_VE)
+            all_gradients.append(dense_VE.index_add_(0, ids_N, d_embedded_NE))
+        adam.step(
+            all_gradients,
+            self.scale_of_update(norm, rate=1.0, steps=steps),
+            rate=self.rate * network.config.relative_length(steps),
+            weight_decay=steps * network.config.weight_decay,
+            overflowed=~norm.isfinite() if self.loss_scale else None,
+        )
+
+    def scale_of_update(self, norm: Tensor, *, rate: Tensor | float, steps: int) -> Tensor:
+        """Return the rate times the factor that clips a gradient and takes the scale of the loss away, [].
 
         Args:
             norm: Global norm of the gradients, [].
+            rate: Learning rate, negative for descent.
+            steps: T of the window.
         """
-        bound = self.network.config.max_grad_norm
+        config = self.network.config
+        bound = config.max_grad_norm * config.relative_length(steps)
         # Tensors, not numbers: the device's step is not waited for.
-        scale = -self.rate * bound / (norm.clamp(min=bound) * self.scale_of_loss())
+        scale: Tensor = rate * bound / (norm.clamp(min=bound) * self.scale_of_loss())
         return scale.to(self.network.precision.master)
+
+    def scale_of_decay(self, steps: int) -> Tensor | None:
+        """Return the factor by which SGD adds a parameter to itself, []; None without weight decay.
+
+        Args:
+            steps: T of the window.
+        """
+        if not self.network.config.weight_decay:
+            return None
+        return (-self.rate * (steps * self.network.config.weight_decay)).to(self.network.precision.master)
 
     def scale_of_loss(self) -> Tensor | float:
         """Return the factor of this step's loss, and so of its gradients."""
@@ -186,13 +277,14 @@ class TrainingStep:
         self.network.refresh()
 
     def export_state(self, state: State) -> Arrays:
-        """Return the carried state, the state of the dropout stream, and in float16 the loss scale."""
+        """Return the carried state, and the states of the dropout stream, float16's loss scale, and Adam."""
         carried = exchange.export_carried(state, self.state_names, self.network.precision.master)
         return {
             **exchange.gather_state(carried, self.dropout.generator, self.ranks),
             # A run continues with its own way to compute, even if this machine would choose another.
             **({"torch.cpu": cpu.export_implementation()} if self.network.device.type == "cpu" else {}),
             **(self.loss_scale.export() if self.loss_scale else {}),
+            **(self.adam.export() if self.adam else {}),
         }
 
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
@@ -202,6 +294,8 @@ class TrainingStep:
             cpu.restore_implementation(arrays["torch.cpu"])
         if self.loss_scale:
             self.loss_scale.load(arrays)
+        if self.adam:
+            self.adam.load(arrays)
         return exchange.restore_carried(arrays, self.state_names, self.network.stack.zero_state, self.ranks)
 
 
@@ -248,21 +342,31 @@ def inject_gradient(output: Tensor, gradient: Tensor) -> Tensor:
     return loss
 
 
-def add_scaled(pairs: Iterable[tuple[Tensor, Tensor]], gradients: Sequence[Tensor], scale: Tensor) -> None:
+def add_scaled(
+    pairs: Iterable[tuple[Tensor, Tensor]],
+    gradients: Sequence[Tensor],
+    scale: Tensor,
+    *,
+    decay: Tensor | None = None,
+) -> None:
     """Add scale * gradient to each stored parameter, and refresh the copies that are computed with.
 
     Args:
         pairs: Stored tensor and used tensor of each parameter (ptb_lm.torch_backend.precision.Masters).
         gradients: Gradient with respect to each of them.
         scale: [].
+        decay: Factor of the parameter that is added as well, []; None: nothing is.
     """
     kernels = cpu.find_kernels(*gradients)
     for (stored, used), gradient in zip(pairs, gradients, strict=True):
         if kernels is not None and stored.dtype == torch.float32:
             if gradient.stride() != stored.stride():  # the kernel takes numbers in the same order in memory
                 gradient = torch.empty_like(stored, dtype=gradient.dtype).copy_(gradient)
-            kernels.update(stored, gradient, used.detach(), scale.item())
+            factors = scale.item(), 0.0 if decay is None else decay.item()
+            kernels.update(stored, gradient, used.detach(), *factors)
             continue
+        if decay is not None:
+            stored.addcmul_(stored, decay)
         stored.addcmul_(gradient, scale)
         if used.dtype != stored.dtype:
             with torch.no_grad():

@@ -29,6 +29,7 @@ def case(model: str = "cudnn", precision: str = "fp64", **more: Any) -> dict[str
     return {"choice": {"model": model, "precision": precision}, "config": config, **more}
 
 
+PENALTIES = {"activation_penalty": 2.0, "slowness_penalty": 1.5, "weight_decay": 2e-2}
 CASES = {
     **{f"{model} {precision}": case(model, precision) for model in MODELS for precision in ("fp64", "fp32")},
     **{f"block_fused {precision}": case("block_fused", precision) for precision in ("bf16", "fp16")},
@@ -48,6 +49,14 @@ CASES = {
     # Gradients that are rounded before they are added, as in bf16.
     "bf16 on the wire": case(precision="fp32", reduce_precision="bf16"),
     "few words, bf16 on the wire": case(precision="fp32", reduce_precision="bf16", words=5),
+    "penalties": case(config=PENALTIES),
+    "adam": case(config={**PENALTIES, "optimizer": "adam"}),
+    "adam fp32": case("block_fused", "fp32", config={"optimizer": "adam"}),
+    "adam, tied": case(config={**PENALTIES, "optimizer": "adam", "tie_weights": True}),
+    "adam, few words": case(words=5, config={**PENALTIES, "optimizer": "adam"}),
+    "lengths": case(config={**PENALTIES, "vary_num_steps": True}),
+    "sizes": case(config={"layer_sizes": (5, 8)}),
+    "sizes, tied": case(config={"layer_sizes": (8, 5), "tie_weights": True, "vary_num_steps": True}),
     "jit": {"choice": {"model": "basic", "precision": "fp64", "execution": "jit"}, "config": {}},
 }
 
@@ -57,7 +66,15 @@ CASES = {
 SENT = ["cudnn fp64", "cudnn fp32", "few words", "bf16 on the wire"]
 BY_SIZE = {
     2: list(CASES),
-    4: [*SENT, "block_fused bf16", "tied", "few words, tied, bf16", "other norms", "other norms, fp16"],
+    4: [
+        *SENT,
+        "block_fused bf16",
+        "tied",
+        "few words, tied, bf16",
+        "other norms",
+        "other norms, fp16",
+        "adam",
+    ],
 }
 
 

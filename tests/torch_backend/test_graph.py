@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fake_graph import FakeGraph
+from fake_graph import FakeRecorder
 from support import random_weights
 
 from ptb_lm.common.errors import OutOfMemoryError, UserError
@@ -40,6 +40,13 @@ DROPOUTS: dict[str, dict[str, Any]] = {
         "tie_weights": True,
     },
 }
+# Beside dropout, what a step may do otherwise.
+TRAININGS: dict[str, dict[str, Any]] = {
+    "lengths": {"vary_num_steps": True},
+    "penalties": {"activation_penalty": 2.0, "slowness_penalty": 1.0, "weight_decay": 1e-2},
+    "adam": {"optimizer": "adam", "weight_decay": 1e-2},
+}
+EVERYTHING = {name: value for changes in TRAININGS.values() for name, value in changes.items()}
 RATES = [0.7, 0.7, 0.35, 0.35, 0.9, 0.2]
 
 
@@ -63,9 +70,13 @@ def build(config: Config, model: str, precision_name: str, kind: type[TrainingSt
 def capture_step(built: Any, module: ModuleType = graph) -> Any:
     """The model with its step as a graph, and the class that captures it from a module."""
     training = built.training
-    step = training.capture(FakeGraph(training.dropout.generator))
+    step = training.capture(FakeRecorder(training.dropout.generator))
     training.run = module.GraphedStep(
-        training.compute, rate=step._rate, others=step._others, generator=step._generator, graph=step._graph
+        training.compute,
+        rate=step._rate,
+        others=step._others,
+        generator=step._generator,
+        recorder=step._recorder,
     )
     return built
 
@@ -78,14 +89,15 @@ def life(built: Any) -> list[Any]:
     """Return all losses of a model in two short epochs, and in between all that it holds.
 
     The rate changes, windows are scored between the steps, averages are taken and scored, and the second
-    epoch begins again in the middle of the first.
+    epoch begins again in the middle of the first. If lengths vary, no two windows of an epoch have the same.
     """
     rows_BL = np.random.default_rng(2).integers(VOCABULARY, size=(3, 3 * 5 + 1), dtype=np.int32)
     placed = built.place(rows_BL)
     held, losses, saved = [], [], None
     for epoch in range(2):
         state = built.zero_state(3)
-        for step, (x_BT, y_BT) in enumerate(corpus.windows(placed, 5)):
+        ends = [[4, 10, 15], [6, 11, 15]][epoch] if built.config.vary_num_steps else [5, 10, 15]
+        for step, (x_BT, y_BT) in enumerate(corpus.cut_windows(placed, ends)):
             if (epoch, step) == (1, 1):
                 weights, arrays = saved
                 built.load_weights(weights)
@@ -137,9 +149,25 @@ def test_a_captured_step_equals_the_eager_one_to_the_bit(
     expected = life(build(config, model, precision_name))
     found = capture_step(build(config, model, precision_name))
     assert_equal(life(found), expected)
-    assert found.training.run._graph.events == ["on its own stream", "together"]
+    assert len(found.training.run._recorder.graphs) == 1
     if precision_name == "fp16":
         assert any(measured.new_loss_scale for measured in expected[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("training", [*TRAININGS, "all"])
+@pytest.mark.parametrize("precision_name", ["fp32", "fp16", "fp64"])
+def test_captured_steps_of_every_length_and_optimiser_do_so_too(
+    precision_name: str, training: str, tied: bool, small: Config
+) -> None:
+    """The graphs of all lengths share their memory: what one leaves there, another may overwrite."""
+    changes = EVERYTHING if training == "all" else TRAININGS[training]
+    config = small.replace(**DROPOUTS["all"], **changes).replace(tie_weights=tied)
+    expected = life(build(config, "block_fused", precision_name))
+    found = capture_step(build(config, "block_fused", precision_name))
+    assert_equal(life(found), expected)
+    assert len(found.training.run._recorder.graphs) == (3 if config.vary_num_steps else 1)
 
 
 @pytest.mark.parametrize(("model", "cell"), [each for each in COMPUTED if each[1] != LSTM])
@@ -187,10 +215,8 @@ def test_a_copy_that_is_forgotten_is_noticed(source: str, small: Config, eager_l
 class NumberForRate(TrainingStep):
     """Its update reads the rate as a number, which a capture would keep."""
 
-    def scale_of_update(self, norm: torch.Tensor) -> torch.Tensor:
-        bound = self.network.config.max_grad_norm
-        scale = -self._rate_on_device * bound / (norm.clamp(min=bound) * self.scale_of_loss())
-        return scale.to(self.network.precision.master)
+    def scale_of_update(self, norm: torch.Tensor, *, rate: Any, steps: int) -> torch.Tensor:
+        return super().scale_of_update(norm, rate=-self._rate_on_device, steps=steps)
 
 
 class RateNotSent(TrainingStep):
@@ -222,16 +248,16 @@ def test_a_number_that_a_capture_would_keep_is_noticed(
 class Waits(TrainingStep):
     """A step that reads a number of the device's."""
 
-    def update(self, *given: Any) -> torch.Tensor:
-        norm = super().update(*given)
+    def update(self, *given: Any, **more: Any) -> torch.Tensor:
+        norm = super().update(*given, **more)
         return norm * norm.item()
 
 
 class FromHost(TrainingStep):
     """A step that sends a number to the device."""
 
-    def update(self, *given: Any) -> torch.Tensor:
-        return super().update(*given) * torch.tensor(1.0)
+    def update(self, *given: Any, **more: Any) -> torch.Tensor:
+        return super().update(*given, **more) * torch.tensor(1.0)
 
 
 @pytest.mark.parametrize("kind", [Waits, FromHost])
@@ -263,7 +289,6 @@ def test_memory_that_runs_out_before_the_capture_is_not_the_end(small: Config) -
         built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.5)
     for name, array in export_all(built, built.zero_state(3)).items():
         np.testing.assert_array_equal(array, before[name], err_msg=name)
-    built.training.run._graph.events.clear()
     losses = [
         each.read([each.train_step(x_BT, y_BT, each.zero_state(3), learning_rate=0.5)[1]])
         for each in (built, eager)

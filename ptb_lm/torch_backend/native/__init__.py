@@ -191,10 +191,12 @@ class Kernels:
         _check(random, torch.uint16, *out.shape)
         self._call("mask", out.dtype, out.numel(), random, limit, ctypes.c_float(factor), out)
 
-    def update(self, master: Tensor, gradient: Tensor, weight: Tensor, scale: float) -> None:
-        """Add scale * gradient to `master`, in float32, and copy the sum to `weight`, which may be the same.
+    def update(
+        self, master: Tensor, gradient: Tensor, weight: Tensor, scale: float, decay: float = 0.0
+    ) -> None:
+        """Add scale * gradient + decay * master to `master`, in float32, and copy the sum to `weight`.
 
-        All three lie alike in memory, as a matrix or as its transpose.
+        `weight` may be `master`. All three lie alike in memory, as a matrix or as its transpose.
         """
         for tensor, dtype in ((master, torch.float32), (weight, gradient.dtype)):
             alike = (tensor.dtype, tensor.shape, tensor.stride()) == (
@@ -204,7 +206,8 @@ class Kernels:
             )
             if not alike or not _is_dense(tensor):
                 raise ValueError("a weight and its gradient do not lie alike")
-        self._call("update", gradient.dtype, master.numel(), master, gradient, weight, ctypes.c_float(scale))
+        factors = ctypes.c_float(scale), ctypes.c_float(decay)
+        self._call("update", gradient.dtype, master.numel(), master, gradient, weight, *factors)
 
     def _call(self, function: str, dtype: torch.dtype, *arguments: Any) -> Any:
         # Integers are as wide as pointers here: the kernels take int64_t.

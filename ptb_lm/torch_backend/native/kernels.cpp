@@ -457,14 +457,16 @@ double sum_of_squares(int64_t count, const T* values, int64_t threads) {
 }
 
 template <class T>
-void update(int64_t count, float* kept, const T* gradient, T* used, float scale, int64_t threads) {
+void update(int64_t count, float* kept, const T* gradient, T* used, float scale, float decay, int64_t threads) {
   const int64_t chunks = pieces(count, CHUNK);
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const int64_t end = std::min(count, (chunk + 1) * CHUNK);
     for (int64_t at = chunk * CHUNK; at < end; at += LANES) {
       const int64_t lanes = end - at;
-      const Floats moved = load(kept + at, lanes) + load(gradient + at, lanes) * scale;
+      const Floats before = load(kept + at, lanes);
+      Floats moved = before + load(gradient + at, lanes) * scale;
+      if (decay != 0) moved += before * decay;
       store(kept + at, moved, lanes);
       if (static_cast<void*>(used) != static_cast<void*>(kept)) store(used + at, moved, lanes);
     }
@@ -532,8 +534,8 @@ int supported() {
     mask(count, random, static_cast<uint16_t>(most), factor, kept, threads);                                    \
   }                                                                                                             \
   extern "C" void update_##NAME(int64_t count, float* kept, const T* gradient, T* used, float scale,            \
-                                int64_t threads) {                                                              \
-    update(count, kept, gradient, used, scale, threads);                                                        \
+                                float decay, int64_t threads) {                                                 \
+    update(count, kept, gradient, used, scale, decay, threads);                                                 \
   }
 FOR_EACH_TYPE(DECLARE)
 
