@@ -19,6 +19,7 @@ import numpy as np
 from ptb_lm.bench import roofline, variants
 from ptb_lm.bench.rows import Work
 from ptb_lm.bench.variants import Variant
+from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
 from ptb_lm.data.text import Ids
 from ptb_lm.model import parameters
@@ -88,6 +89,9 @@ class LanguageTask:
     """A language model on windows of words, with carried state, SGD and clipping: Backend's steps.
 
     The words are drawn by Zipf's law: what text it is makes no difference to the speed.
+
+    Raises:
+        UserError: The configuration has windows of many lengths, or another optimiser.
     """
 
     config: Config
@@ -95,10 +99,22 @@ class LanguageTask:
     unit: str = "words"
     clock: str = "a window is cut out of the text; embedding, LSTM, softmax; train: gradients, clipping, SGD"
 
+    def __post_init__(self) -> None:
+        if self.config.vary_num_steps:
+            raise UserError("the benchmark's windows have one length; --vary-num-steps is not measured")
+        if self.config.optimizer != "sgd":
+            # It reads gradients off the change of the weights, to compare them with the reference's.
+            raise UserError(f"the benchmark's steps are of SGD; --optimizer {self.config.optimizer} is not")
+
     @property
     def registry(self) -> Mapping[str, Framework]:
         """Frameworks and programs that can do it, by name."""
         return variants.LANGUAGE_MODELS
+
+    @property
+    def weight_decay(self) -> float:
+        """Factor of the weights in the gradient of a window's loss, which is a sum over its steps."""
+        return self.config.num_steps * self.config.weight_decay
 
     @property
     def shapes(self) -> parameters.Shapes:
@@ -124,7 +140,7 @@ class LanguageTask:
     def traffic(self, pass_name: str, precision: str) -> roofline.Traffic:
         """Return the bytes that a step must move; None if they are not known."""
         weights = sum(math.prod(shape) for shape in self.shapes.values())
-        if not self.config.tie_weights:
+        if not (self.config.tie_weights or self.config.weight_decay):
             weights -= math.prod(self.shapes["embedding"])
         return roofline.traffic(weights, pass_name, precision)
 

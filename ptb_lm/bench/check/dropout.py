@@ -41,7 +41,9 @@ DEVIATIONS = 7.0  # standard deviations of chance that are believed
 
 def without_dropout(config: Config) -> Config:
     """Return the configuration without dropout of any kind."""
-    return config.replace(keep_prob=1.0, embedding_keep_prob=1.0, recurrent_keep_prob=1.0)
+    everywhere = dict.fromkeys(("keep_prob", "embedding_keep_prob", "recurrent_keep_prob"), 1.0)
+    as_everywhere = dict.fromkeys(("input_keep_prob", "between_keep_prob", "output_keep_prob"), 0.0)
+    return config.replace(**everywhere, **as_everywhere)
 
 
 def check_masks(task: LanguageTask, windows: Sequence[Kept]) -> None:
@@ -220,7 +222,7 @@ def check_losses(task: LanguageTask, model: Backend, errors: Errors, *, seed: in
         raise WrongError(
             f"the mean of its losses with dropout is off by {deviations:.0f} standard deviations from the "
             f"NumPy reference's: is there dropout on the top output, at the keep probability "
-            f"{task.config.keep_prob:g}?"
+            f"{task.config.unit_keep_probs[-1]:g}?"
         )
     _check_update(task, model, errors, x_BT, y_BT)
     return deviations, seconds[0]
@@ -234,7 +236,11 @@ def _check_update(task: LanguageTask, model: Backend, errors: Errors, x_BT: Ids,
     _, loss = model.train_step(x_BT, y_BT, model.zero_state(task.batch_size), learning_rate=rate)
     (measured,) = model.read([loss])
     after = model.export_weights()
-    moved = {name: float(np.linalg.norm(before[name].astype(np.float64) - after[name])) for name in before}
+    decayed = 1 - rate * task.weight_decay
+    moved = {
+        name: float(np.linalg.norm(decayed * before[name].astype(np.float64) - after[name]))
+        for name in before
+    }
     for name, distance in moved.items():
         if distance == 0:
             raise WrongError(f"its training step with dropout does not move {name}")

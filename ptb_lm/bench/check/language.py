@@ -145,7 +145,8 @@ class _Step(NamedTuple):
     loss: float  # of the gradient: summed over time, averaged over the batch
     norm: float
     seconds: float
-    moved: dict[str, NDArray[np.float64]]  # fingerprints of the weights before less those after
+    # Fingerprints of the weights before, as weight decay alone would leave them, less those after.
+    moved: dict[str, NDArray[np.float64]]
     rounding: dict[str, float]  # the norm of that by which their own rounding can have changed the weights
     masks: Kept | None
 
@@ -235,7 +236,10 @@ def _train_windows(model: Backend, windows: Sequence[Any], question: LanguageQue
             return
         seconds = time.perf_counter() - start
         after = model.export_weights()
-        moved = {name: fingerprint(before[name].astype(np.float64) - after[name]) for name in before}
+        decayed = 1 - rate * question.task.weight_decay
+        moved = {
+            name: fingerprint(decayed * before[name].astype(np.float64) - after[name]) for name in before
+        }
         times = question.additions(index)
         rounding = {name: _rounding(before[name], after[name], times.get(name, 1)) for name in before}
         yield _Step(measured.nll / batch_size, measured.gradient_norm, seconds, moved, rounding, kept)

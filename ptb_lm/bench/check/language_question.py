@@ -110,7 +110,11 @@ class LanguageQuestion:
         weights = self.weights
         answered, gradients, state = self._step(0, weights, windows[0], state)
         moved, _ = reference.sgd_update(
-            weights, gradients, learning_rate=self.rates[0], max_grad_norm=self.task.config.max_grad_norm
+            weights,
+            gradients,
+            learning_rate=self.rates[0],
+            max_grad_norm=self.task.config.max_grad_norm,
+            weight_decay=self.task.weight_decay,
         )
         del gradients  # which fill a gigabyte
         second, _, _ = self._step(1, moved, windows[1], state)
@@ -128,7 +132,15 @@ class LanguageQuestion:
     ) -> tuple[Answer, Mapping[str, NDArray[np.floating]], reference.State]:
         """Return what is kept of a step, its gradients, and the state after it."""
         dropped = dropout.scaled_masks(self.task, self.masks[index]) if self.masks else {}
-        loss, gradients, state = reference.loss_and_gradients(weights, *window, state, **dropped)
+        config = self.task.config
+        loss, gradients, state = reference.loss_and_gradients(
+            weights,
+            *window,
+            state,
+            activation_penalty=config.activation_penalty,
+            slowness_penalty=config.slowness_penalty,
+            **dropped,
+        )
         kept = expected.gradients(f"{index}", gradients)
         norm = math.sqrt(sum(float(kept[f"{index}.norm of {name}"]) ** 2 for name in gradients))
         kept |= {f"{index}.loss": np.array(loss), f"{index}.norm": np.array(norm)}

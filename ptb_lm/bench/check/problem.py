@@ -65,7 +65,8 @@ def _keep_prob(name: str, config: Config) -> float:
     if name.endswith(".recurrent_kernel"):
         return config.recurrent_keep_prob
     words = config.embedding_keep_prob if name.endswith(".0.kernel") else 1.0
-    return config.keep_prob * words
+    layer = int(name.split(".")[1]) if parameters.owner(name) else config.num_layers
+    return config.unit_keep_probs[layer] * words
 
 
 def weights(
