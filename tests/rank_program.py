@@ -106,9 +106,10 @@ def compute(case: dict[str, Any], ranks: Ranks = SINGLE_PROCESS) -> dict[str, An
             sent = stack.enter_context(count_sent_bytes(ranks.size))
         if case.get("other_norms"):
             stack.enter_context(infinite_norms(framework, ranks))
+        rate = 0.02 if config.optimizer == "adam" else 0.5
         lengths = LENGTHS if config.vary_num_steps else (STEPS,) * WINDOWS
         for x_BT, y_BT in corpus.cut_windows(rows_BL[mine], itertools.accumulate(lengths)):
-            state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.5)
+            state, loss = built.train_step(x_BT, y_BT, state, learning_rate=rate)
             losses.append(loss)
     measured = built.read(losses)
     _, loss = built.evaluate_step(
