@@ -244,7 +244,9 @@ class TrainingStep:
             steps: T of the window.
         """
         config = self.network.config
-        bound = config.max_grad_norm * config.relative_length(steps)
+        bound = config.max_grad_norm
+        if config.vary_num_steps:
+            bound *= config.relative_length(steps)
         # Tensors, not numbers: the device's step is not waited for.
         scale: Tensor = rate * bound / (norm.clamp(min=bound) * self.scale_of_loss())
         return scale.to(self.network.precision.master)

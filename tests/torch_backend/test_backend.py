@@ -78,6 +78,7 @@ FILES_OF_A_STEP = {
     "loss.py",
     "lstm_fused.py",
     "native/__init__.py",
+    "network.py",
     "settings.py",
     "stack.py",
     "training_step.py",
