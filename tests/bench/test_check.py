@@ -48,6 +48,19 @@ EVERYTHING = dataclasses.replace(
         tie_weights=True,
     ),
 )
+# As AWD-LSTM's, with factors that show at these sizes.
+AWD = dataclasses.replace(
+    EVERYTHING,
+    config=EVERYTHING.config.replace(
+        layer_sizes=(9, 7),
+        input_keep_prob=0.9,
+        between_keep_prob=0.8,
+        output_keep_prob=0.7,
+        activation_penalty=2.0,
+        slowness_penalty=20.0,
+        weight_decay=1e-2,
+    ),
+)
 UNDROPPED = dataclasses.replace(LANGUAGE, config=LANGUAGE.config.replace(keep_prob=1.0))
 # What is compiled unrolls a window's steps: there are fewer of them, and as many targets.
 COMPILED, COMPILED_EVERYTHING, COMPILED_UNDROPPED = (
@@ -83,6 +96,53 @@ def test_right_language_models_pass(model: str, precision: str) -> None:
     assert 0 < found.errors["gradient_error"] < found.errors["bound"] == BOUNDS[precision].gradient
     assert "same masks" in found.what["dropout"]
     assert found.first_step_seconds > 0
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_penalties_decay_and_dropout_by_place_are_followed(precision: str) -> None:
+    checked_twice(AWD, builder("torch/block_fused", precision=precision), precision=precision)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("activation_penalty", 0.0),
+        ("activation_penalty", 2.1),
+        ("slowness_penalty", 0.0),
+        ("slowness_penalty", 21.0),
+        ("weight_decay", 0.0),
+        ("weight_decay", 1.1e-2),
+        ("between_keep_prob", 0.7),
+        ("output_keep_prob", 0.8),
+    ],
+)
+def test_a_regulariser_that_is_left_out_or_is_another_is_refused(name: str, other: float) -> None:
+    def build_another(config: Config, weights: Weights) -> Any:
+        return mutants.right(config.replace(**{name: other}), weights)
+
+    with pytest.raises(check.WrongError):
+        check.check(AWD, build_another, precision="fp32", seed=3)
+
+
+@pytest.mark.parametrize("wrong", [None, {"weight_decay": 0.0}])
+def test_a_step_whose_masks_nobody_tells_decays_the_weights(wrong: dict[str, float] | None) -> None:
+    def build_secretive(config: Config, weights: Weights) -> Any:
+        changes = wrong if wrong and config.has_dropout else {}
+        return Secretive(mutants.right(config.replace(**changes), weights), weights)
+
+    if wrong is None:
+        check.check(AWD, build_secretive, precision="fp32", seed=3)
+        return
+    with pytest.raises(check.WrongError, match="with dropout is off"):
+        check.check(AWD, build_secretive, precision="fp32", seed=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"), [({"vary_num_steps": True}, "--vary-num-steps"), ({"optimizer": "adam"}, "adam")]
+)
+def test_what_cannot_be_compared_is_refused(changes: dict[str, Any], flag: str) -> None:
+    with pytest.raises(UserError, match=flag):
+        dataclasses.replace(LANGUAGE, config=LANGUAGE.config.replace(**changes))
 
 
 @pytest.mark.parametrize(
@@ -484,7 +544,14 @@ def test_the_second_comparison_has_the_masks_of_the_first(monkeypatch: pytest.Mo
 def test_dropout_leaves_gates_and_logits_as_large_as_they_are_without(tied: bool) -> None:
     """Or they saturate: in bfloat16 gradients of medium's default recipe were off by three times as much."""
     sizes = {"hidden_size": 400, "num_layers": 2, "tie_weights": tied}
-    dropped = Config(**sizes, keep_prob=0.4, embedding_keep_prob=0.5, recurrent_keep_prob=0.6)
+    dropped = Config(
+        **sizes,
+        input_keep_prob=0.4,
+        between_keep_prob=0.7,
+        output_keep_prob=0.3,
+        embedding_keep_prob=0.5,
+        recurrent_keep_prob=0.6,
+    )
     task = LanguageTask(config=dropped, vocabulary_size=400)
     weights, rng = problem.language_weights(task, seed=1), np.random.default_rng(2)
 
@@ -495,9 +562,9 @@ def test_dropout_leaves_gates_and_logits_as_large_as_they_are_without(tied: bool
     logits = weights["embedding"].T if tied else weights["softmax.kernel"]
     sums = {
         "words": masked(masked(ones, 0.5), 0.4) @ weights["lstm.0.kernel"],
-        "units": masked(ones, 0.4) @ weights["lstm.1.kernel"],
+        "units": masked(ones, 0.7) @ weights["lstm.1.kernel"],
         "recurrent": ones @ masked(weights["lstm.0.recurrent_kernel"], 0.6),
-        "logits": masked(ones, 0.4) @ logits / problem.LOGITS,
+        "logits": masked(ones, 0.3) @ logits / problem.LOGITS,
     }
     assert {name: float(found.std()) for name, found in sums.items()} == pytest.approx(
         dict.fromkeys(sums, 1.0), rel=0.05
