@@ -35,8 +35,13 @@ MODELS = {
         "lstm": "basic block block_fused cudnn persistent",
         "gru": "basic cudnn",
         "layer_norm_lstm": "basic",
+        "mogrifier_lstm": "basic block_fused",
     },
-    "tensorflow": {"lstm": "basic block block_fused cudnn", "layer_norm_lstm": "basic"},
+    "tensorflow": {
+        "lstm": "basic block block_fused cudnn",
+        "layer_norm_lstm": "basic",
+        "mogrifier_lstm": "basic",
+    },
 }
 PRECISIONS = {"torch": "fp32 bf16 fp16 fp64", "tensorflow": "fp32 fp64"}
 # The log-probabilities of a text in the precision of the run, to the last bit.

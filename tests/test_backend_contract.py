@@ -577,7 +577,7 @@ def test_every_training_step_equals_torch_s(
         ("torch cudnn cell=layer_norm_lstm", "torch cudnn .* layer_norm_lstm; .* basic, .* lstm or gru"),
         (
             "tensorflow basic cell=gru",
-            "gru; .* torch .* basic or cudnn, .* lstm or layer_norm_lstm",
+            "gru; .* torch .* basic or cudnn, .* lstm or layer_norm_lstm or mogrifier_lstm",
         ),
     ],
 )

@@ -5,7 +5,7 @@ parameters are those of its cell (ptb_lm.model.cells).
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -19,6 +19,8 @@ from ptb_lm.model.config import Config
 Weights = dict[str, NDArray[np.floating]]
 Shapes = dict[str, tuple[int, ...]]
 
+DEFAULT_CELL = cells.get(cells.LSTM)
+
 
 def shapes(config: Config, vocabulary_size: int) -> Shapes:
     """Return the shape of every parameter of a language model by its canonical name, in a fixed order.
@@ -26,11 +28,11 @@ def shapes(config: Config, vocabulary_size: int) -> Shapes:
     With tied weights there is no `softmax.kernel`: it is the embedding, transposed.
     """
     sizes = (vocabulary_size, config.embedding_width, config.hidden_sizes)
-    return shapes_of_sizes(*sizes, cell=config.cell, tie_weights=config.tie_weights)
+    return shapes_of_sizes(*sizes, cell=cells.get_configured(config), tie_weights=config.tie_weights)
 
 
 def shapes_of_sizes(
-    vocabulary_size: int, embedding_width: int, hidden_sizes: Sequence[int], *, cell: str, tie_weights: bool
+    vocabulary_size: int, embedding_width: int, hidden_sizes: Sequence[int], *, cell: Cell, tie_weights: bool
 ) -> Shapes:
     """Return the same as `shapes`, also for layers of different sizes."""
     table = {
@@ -45,7 +47,7 @@ def shapes_of_sizes(
 
 
 def stack_shapes(
-    input_size: int, hidden_sizes: Sequence[int], *, cell: str = cells.LSTM, bidirectional: bool = False
+    input_size: int, hidden_sizes: Sequence[int], *, cell: Cell = DEFAULT_CELL, bidirectional: bool = False
 ) -> Shapes:
     """Return the shape of every parameter of a stack of recurrent layers, in a fixed order.
 
@@ -55,13 +57,13 @@ def stack_shapes(
     Args:
         input_size: I of the bottom layer.
         hidden_sizes: H of each layer, from the bottom to the top.
-        cell: A name in CELLS.
+        cell: The declaration of their cell.
         bidirectional: True if each layer reads the sequence in both directions.
     """
     table: Shapes = {}
     for layer, hidden in enumerate(hidden_sizes):
-        for prefix in directions(layer, bidirectional=bidirectional, cell=cell):
-            layer_shapes = cells.get(cell).shapes(input_size, hidden)
+        for prefix in directions(layer, bidirectional=bidirectional, cell=cell.name):
+            layer_shapes = cell.shapes(input_size, hidden)
             table |= {prefix + name: shape for name, shape in layer_shapes.items()}
         input_size = 2 * hidden if bidirectional else hidden
     return table
@@ -73,9 +75,14 @@ def directions(layer: int, *, bidirectional: bool, cell: str = cells.LSTM) -> tu
     return (forward, forward + "reverse.") if bidirectional else (forward,)
 
 
-def cell_of(weights: Iterable[str]) -> Cell:
-    """Return the cell that the parameters of these canonical names belong to."""
-    return next(filter(None, map(owner, weights)))
+def cell_of(weights: Mapping[str, NDArray[np.floating]]) -> Cell:
+    """Return the cell that canonical parameters belong to, with the options that they were made with."""
+    name = next(filter(None, map(owner, weights))).name
+    bottom = f"{name}.0."
+    shapes = {
+        key.removeprefix(bottom): array.shape for key, array in weights.items() if key.startswith(bottom)
+    }
+    return cells.get(name, **cells.get(name).options_of(shapes))
 
 
 def owner(name: str) -> Cell | None:

@@ -6,7 +6,7 @@ Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import tensorflow as tf
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays
+from ptb_lm.model.cells.cell import Cell
 
 LayerState = tuple[
     tf.Tensor, ...
@@ -26,24 +27,26 @@ class Layer(ABC):
     """One layer over a sequence.
 
     Attributes:
-        cell_name: The kind of its cells, a name in ptb_lm.model.cells.CELLS.
         variables: The variables to train.
 
     Args:
         input_size: I.
         hidden_size: H.
+        cell: The declaration of its cell.
         dtype: The precision.
         unroll: The form in which the layer's own loop over time, if it has one, enters the graph; see
             `run_over_time`.
     """
 
-    cell_name: ClassVar[str] = cells.LSTM
     variables: list[tf.Variable]
 
     @abstractmethod
-    def __init__(self, input_size: int, hidden_size: int, *, dtype: tf.DType, unroll: str) -> None:
+    def __init__(
+        self, input_size: int, hidden_size: int, cell: Cell, *, dtype: tf.DType, unroll: str
+    ) -> None:
         self.input_size = input_size
         self.hidden_size = hidden_size
+        self.cell = cell
         self.unroll = unroll
 
     @classmethod
@@ -84,9 +87,11 @@ class Layer(ABC):
 class CanonicalLayer(Layer):
     """A layer with the parameters that its cell declares: `self.weights`, by the same names."""
 
-    def __init__(self, input_size: int, hidden_size: int, *, dtype: tf.DType, unroll: str) -> None:
-        super().__init__(input_size, hidden_size, dtype=dtype, unroll=unroll)
-        shapes = cells.get(self.cell_name).shapes(input_size, hidden_size)
+    def __init__(
+        self, input_size: int, hidden_size: int, cell: Cell, *, dtype: tf.DType, unroll: str
+    ) -> None:
+        super().__init__(input_size, hidden_size, cell, dtype=dtype, unroll=unroll)
+        shapes = cell.shapes(input_size, hidden_size)
         self.weights = {name: tf.Variable(tf.zeros(shape, dtype)) for name, shape in shapes.items()}
         self.variables = list(self.weights.values())
 

@@ -15,8 +15,6 @@ from ptb_lm.tf_backend.cells import CanonicalLayer, LayerState
 class BasicLayer(CanonicalLayer):
     """Elementary operations."""
 
-    cell_name = "layer_norm_lstm"
-
     @override
     def step(self, weights: Mapping[str, tf.Tensor], x_BI: tf.Tensor, state: LayerState) -> LayerState:
         h_BH, c_BH = state

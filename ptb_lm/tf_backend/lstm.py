@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from ptb_lm.model.backend import Arrays
+from ptb_lm.model.cells.cell import Cell
 from ptb_lm.tf_backend.block_ops import block_cell, block_lstm
 from ptb_lm.tf_backend.cells import Layer, LayerState, run_over_time
 
@@ -26,8 +27,10 @@ class LSTMLayer(Layer):
 
     GATES = (0, 1, 2, 3)  # the canonical gates in the operation's order; its own inverse
 
-    def __init__(self, input_size: int, hidden_size: int, *, dtype: tf.DType, unroll: str) -> None:
-        super().__init__(input_size, hidden_size, dtype=dtype, unroll=unroll)
+    def __init__(
+        self, input_size: int, hidden_size: int, cell: Cell, *, dtype: tf.DType, unroll: str
+    ) -> None:
+        super().__init__(input_size, hidden_size, cell, dtype=dtype, unroll=unroll)
         self.weight = tf.Variable(tf.zeros([input_size + hidden_size, 4 * hidden_size], dtype))
         self.bias = tf.Variable(tf.zeros([4 * hidden_size], dtype))
         self.variables = [self.weight, self.bias]
@@ -147,10 +150,12 @@ class KerasLayer(Layer):
 
     NAMES = ("kernel", "recurrent_kernel", "bias")
 
-    def __init__(self, input_size: int, hidden_size: int, *, dtype: tf.DType, unroll: str) -> None:
+    def __init__(
+        self, input_size: int, hidden_size: int, cell: Cell, *, dtype: tf.DType, unroll: str
+    ) -> None:
         import keras  # here, because it takes seconds and no other layer needs it
 
-        super().__init__(input_size, hidden_size, dtype=dtype, unroll=unroll)
+        super().__init__(input_size, hidden_size, cell, dtype=dtype, unroll=unroll)
         # Where there is a GPU, Keras would try cuDNN on the CPU too.
         self.lstm = keras.layers.LSTM(
             hidden_size, return_sequences=True, return_state=True, use_cudnn=False, dtype=dtype.name

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.config import Config
 from ptb_lm.tf_backend.cells import Layer, LayerState
@@ -41,7 +42,9 @@ class Network:
         width, hidden_sizes = config.embedding_width, config.hidden_sizes
         self.dtype = dtype
         self.embedding_VE = tf.Variable(tf.zeros([vocabulary_size, width], dtype))
-        self.stack = RecurrentStack(layer, width, hidden_sizes, unroll=unroll, dtype=dtype)
+        self.stack = RecurrentStack(
+            layer, width, hidden_sizes, cell=cells.get_configured(config), unroll=unroll, dtype=dtype
+        )
         self.softmax: SoftmaxLayer | TiedSoftmaxLayer
         if config.tie_weights:
             self.softmax = TiedSoftmaxLayer(self.embedding_VE)

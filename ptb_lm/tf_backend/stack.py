@@ -11,8 +11,10 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm.model import cells, parameters
+from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
+from ptb_lm.model.cells.cell import Cell
+from ptb_lm.model.parameters import DEFAULT_CELL
 from ptb_lm.tf_backend.cells import Layer, LayerState
 from ptb_lm.tf_backend.dropout import Dropout
 
@@ -31,6 +33,7 @@ class RecurrentStack:
         layer_type: The implementation of a layer.
         input_size: I of the bottom layer.
         hidden_sizes: H of each layer, from the bottom to the top.
+        cell: The declaration of their cell, which the implementation computes.
         bidirectional: True if each layer reads the sequence in both directions.
         unroll: The form of a loop over time; see ptb_lm.tf_backend.cells.run_over_time.
         dtype: The precision.
@@ -42,17 +45,18 @@ class RecurrentStack:
         input_size: int,
         hidden_sizes: Sequence[int],
         *,
+        cell: Cell = DEFAULT_CELL,
         bidirectional: bool = False,
         unroll: str,
         dtype: tf.DType,
     ) -> None:
         self.dtype = dtype
-        self.cell = cells.get(layer_type.cell_name)
+        self.cell = cell
         self.layers: list[list[Layer]] = []
         self._by_prefix: dict[str, Layer] = {}  # prefixes of the parameters' canonical names
         for index, hidden in enumerate(hidden_sizes):
-            prefixes = parameters.directions(index, bidirectional=bidirectional, cell=layer_type.cell_name)
-            directions = [layer_type(input_size, hidden, dtype=dtype, unroll=unroll) for _ in prefixes]
+            prefixes = parameters.directions(index, bidirectional=bidirectional, cell=cell.name)
+            directions = [layer_type(input_size, hidden, cell, dtype=dtype, unroll=unroll) for _ in prefixes]
             self.layers.append(directions)
             self._by_prefix.update(zip(prefixes, directions, strict=True))
             input_size = hidden * len(prefixes)

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from typing_extensions import override
 
-from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays
+from ptb_lm.model.cells.cell import Cell
 
 LayerState = tuple[Tensor, ...]  # the arrays that a layer carries from step to step, each [B, H]; first h_BH
 LSTMState = tuple[Tensor, Tensor]  # h_BH, c_BH; TorchScript needs the number of them
@@ -69,20 +69,17 @@ def load_arrays(canonical: Mapping[str, Canonical], arrays: Mapping[str, NDArray
 class Layer(nn.Module, ABC):
     """One layer over a sequence, in one direction.
 
-    Attributes:
-        cell_name: Name of its cell in ptb_lm.model.cells.CELLS.
-
     Args:
         input_size: I.
         hidden_size: H.
+        cell: Declaration of its cell.
     """
 
-    cell_name: ClassVar[str] = cells.LSTM
-
-    def __init__(self, input_size: int, hidden_size: int) -> None:
+    def __init__(self, input_size: int, hidden_size: int, cell: Cell) -> None:
         super().__init__()
         self.input_size = input_size
         self.hidden_size = hidden_size
+        self.cell = cell
 
     @abstractmethod
     def canonical(self) -> dict[str, Canonical]:
@@ -91,7 +88,7 @@ class Layer(nn.Module, ABC):
     def zero_state(self, batch_size: int) -> LayerState:
         """Return the zero state for a batch."""
         zeros = next(self.parameters()).new_zeros
-        return tuple(zeros(batch_size, self.hidden_size) for _ in cells.get(self.cell_name).state_names)
+        return tuple(zeros(batch_size, self.hidden_size) for _ in self.cell.state_names)
 
     @abstractmethod
     def forward(self, x_TBI: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -101,9 +98,9 @@ class Layer(nn.Module, ABC):
 class CanonicalLayer(Layer):
     """A layer with the parameters that its cell declares, by the same names."""
 
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__(input_size, hidden_size)
-        for name, shape in cells.get(self.cell_name).shapes(input_size, hidden_size).items():
+    def __init__(self, input_size: int, hidden_size: int, cell: Cell) -> None:
+        super().__init__(input_size, hidden_size, cell)
+        for name, shape in cell.shapes(input_size, hidden_size).items():
             self.register_parameter(name, nn.Parameter(torch.zeros(shape)))
 
     @override
@@ -251,20 +248,20 @@ class LibraryLayer(StackLayer):
     """One of torch's layers: one operation for the sequence, by the library that torch uses on a device.
 
     Attributes:
-        cell_name: Name of its cell in ptb_lm.model.cells.CELLS.
         module_type: Class of torch's module.
 
     Args:
         input_size: I.
         hidden_size: H.
+        cell: Declaration of its cell.
         bidirectional: True if it reads the sequence in both directions.
     """
 
-    cell_name: ClassVar[str]
     module_type: ClassVar[Callable[..., nn.RNNBase]]
 
-    def __init__(self, input_size: int, hidden_size: int, *, bidirectional: bool) -> None:
+    def __init__(self, input_size: int, hidden_size: int, cell: Cell, *, bidirectional: bool) -> None:
         super().__init__()
+        self.cell = cell
         self.module = self.module_type(input_size, hidden_size, bidirectional=bidirectional)
         self.suffixes = ("l0", "l0_reverse") if bidirectional else ("l0",)
         self.direction_count = len(self.suffixes)
@@ -302,8 +299,7 @@ class LibraryLayer(StackLayer):
     @override
     def zero_state(self, batch_size: int) -> list[LayerState]:
         zeros, shape = next(self.parameters()).new_zeros, (batch_size, self.module.hidden_size)
-        carried = cells.get(self.cell_name).state_names
-        return [tuple(zeros(shape) for _ in carried) for _ in self.suffixes]
+        return [tuple(zeros(shape) for _ in self.cell.state_names) for _ in self.suffixes]
 
     @override
     def forward(

@@ -13,7 +13,6 @@ from ptb_lm.torch_backend.cells import Canonical, CanonicalLayer, LibraryLayer
 class BasicLayer(CanonicalLayer):
     """Gates written out of elementary operations; a Python loop over time."""
 
-    cell_name = "gru"
     kernel: Tensor
     recurrent_kernel: Tensor
     bias: Tensor
@@ -36,7 +35,6 @@ class BasicLayer(CanonicalLayer):
 class CudnnLayer(LibraryLayer):
     """torch.nn.GRU: cuDNN on a GPU, ATen on a CPU."""
 
-    cell_name = "gru"
     module_type = nn.GRU
 
     @override

@@ -19,7 +19,6 @@ class BasicLayer(CanonicalLayer):
     is added to at every step.
     """
 
-    cell_name = "layer_norm_lstm"
     kernel: Tensor
     recurrent_kernel: Tensor
     bias: Tensor

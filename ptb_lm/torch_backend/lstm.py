@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from ptb_lm.model import cells
+from ptb_lm.model.cells.cell import Cell
 from ptb_lm.torch_backend.cells import Canonical, CanonicalLayer, Layer, LibraryLayer, LSTMState
 
 UNITS, ROWS = 128, 8  # factors of H and I, and of B, for cuDNN's persistent kernel
@@ -39,24 +39,24 @@ class BasicLayer(CanonicalLayer):
 class BlockLayer(Layer):
     """torch.nn.LSTMCell: one fused operation a time step, in a Python loop."""
 
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__(input_size, hidden_size)
-        self.cell = nn.LSTMCell(input_size, hidden_size)
-        freeze_second_bias(self.cell.bias_hh)
+    def __init__(self, input_size: int, hidden_size: int, cell: Cell) -> None:
+        super().__init__(input_size, hidden_size, cell)
+        self.module = nn.LSTMCell(input_size, hidden_size)
+        freeze_second_bias(self.module.bias_hh)
 
     @override
     def canonical(self) -> dict[str, Canonical]:
         return {
-            "kernel": Canonical(self.cell.weight_ih, True),
-            "recurrent_kernel": Canonical(self.cell.weight_hh, True),
-            "bias": Canonical(self.cell.bias_ih),
+            "kernel": Canonical(self.module.weight_ih, True),
+            "recurrent_kernel": Canonical(self.module.weight_hh, True),
+            "bias": Canonical(self.module.bias_ih),
         }
 
     @override
     def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         outputs = []
         for x_BI in x_TBI.unbind():
-            state = self.cell(x_BI, state)
+            state = self.module(x_BI, state)
             outputs.append(state[0])
         return torch.stack(outputs), state
 
@@ -64,7 +64,6 @@ class BlockLayer(Layer):
 class CudnnLayer(LibraryLayer):
     """torch.nn.LSTM: cuDNN on a GPU, oneDNN or ATen on a CPU."""
 
-    cell_name = cells.LSTM
     module_type = nn.LSTM
 
     @override
@@ -83,8 +82,8 @@ class PersistentLayer(Layer):
     of the batch has no influence on the others. So the numbers are those of the layer as it is.
     """
 
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__(input_size, hidden_size)
+    def __init__(self, input_size: int, hidden_size: int, cell: Cell) -> None:
+        super().__init__(input_size, hidden_size, cell)
         self.weight_ih = nn.Parameter(torch.zeros(4 * hidden_size, input_size))
         self.weight_hh = nn.Parameter(torch.zeros(4 * hidden_size, hidden_size))
         self.bias_ih = nn.Parameter(torch.zeros(4 * hidden_size))

@@ -94,7 +94,7 @@ class FusedSequence(torch.autograd.Function):
         h_all[:batch] = h_BH
         tanh_c_PH = h_BH.new_empty(len(x_PI), hidden)
         # Views are made for all steps at once: in a small layer, one at a time costs as much as the products.
-        (h_before, h_after), (c_before, c_after) = (_split_steps(every, running) for every in (h_all, c_all))
+        (h_before, h_after), (c_before, c_after) = (split_steps(every, running) for every in (h_all, c_all))
         through_sigmoid = gates_PG[:, : 2 * hidden].split(running)
         i, f, g, o = (gate_PH.split(running) for gate_PH in gates_PG.split(hidden, dim=1))
         tanh_c = tanh_c_PH.split(running)
@@ -122,7 +122,7 @@ class FusedSequence(torch.autograd.Function):
             d_h_BH,
             d_c_BH,
             cpu.multiply_transposed(x_PI, d_gates_PG),
-            cpu.multiply_transposed(_states_before(h_all, ctx.running), d_gates_PG),
+            cpu.multiply_transposed(states_before(h_all, ctx.running), d_gates_PG),
             d_gates_PG.sum(0),
             None,
         )
@@ -149,20 +149,9 @@ def _backward_by_operations(
     x_PI, _, recurrent_kernel, gates_PG, h_all, c_all, tanh_c_PH = ctx.saved_tensors
     running: tuple[int, ...] = ctx.running
     batch, hidden = d_c_last_BH.shape
-    c_before_PH = _states_before(c_all, running)
-    i, f, g, o = gates_PG.split(hidden, dim=1)
-    # Everything but the gradient that flows back through time, for all steps at once: the gradient of a
-    # gate before its nonlinearity is its factor times d_c, or for o times d_h. With h = o tanh(c):
-    #   i: g i (1 - i)   f: c_before f (1 - f)   g: i (1 - g g)   o: h (1 - o)   d_c by d_h: o - h tanh(c)
-    d_gates_PG = torch.empty_like(gates_PG)  # the factors first
-    by_i, by_f, by_g, by_o = d_gates_PG.split(hidden, dim=1)
-    h_PH = h_all[batch:]
-    torch.mul(i, g, out=by_g)
-    torch.addcmul(by_g, by_g, i, value=-1, out=by_i)
-    torch.addcmul(i, by_g, g, value=-1, out=by_g)
-    torch.addcmul(f, f, f, value=-1, out=by_f).mul_(c_before_PH)
-    torch.addcmul(h_PH, h_PH, o, value=-1, out=by_o)
-    through_PH = torch.addcmul(o, h_PH, tanh_c_PH, value=-1)
+    c_before_PH = states_before(c_all, running)
+    d_gates_PG, through_PH = slopes(gates_PG, c_before_PH, h_all[batch:], tanh_c_PH)
+    f, by_o = gates_PG[:, hidden : 2 * hidden], d_gates_PG[:, 3 * hidden :]
     by_c = d_gates_PG[:, : 3 * hidden].view(len(x_PI), 3, hidden).split(running)
     d_output, d_gates, by_h, through, forgotten = (
         every.split(running) for every in (d_output_PH, d_gates_PG, by_o, through_PH, f)
@@ -184,6 +173,33 @@ def _backward_by_operations(
     return d_gates_PG, d_h_BH, d_c_BH
 
 
+def slopes(gates_PG: Tensor, c_before_PH: Tensor, h_PH: Tensor, tanh_c_PH: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what the backward pass of an LSTM needs beside the gradient that flows back through time.
+
+    It is computed for all steps at once. The gradient of a gate before its nonlinearity is its slope times
+    d_c, or for o times d_h. With h = o tanh(c):
+        i: g i (1 - i)   f: c_before f (1 - f)   g: i (1 - g g)   o: h (1 - o)   d_c by d_h: o - h tanh(c)
+
+    Args:
+        gates_PG: The gates' activations.
+        c_before_PH: c before each step.
+        h_PH: h after each step.
+        tanh_c_PH: tanh(c) after each step.
+
+    Returns:
+        The gates' slopes [P, G], and d_c by d_h [P, H].
+    """
+    i, f, g, o = gates_PG.chunk(4, dim=1)
+    slopes_PG = torch.empty_like(gates_PG)
+    by_i, by_f, by_g, by_o = slopes_PG.chunk(4, dim=1)
+    torch.mul(i, g, out=by_g)
+    torch.addcmul(by_g, by_g, i, value=-1, out=by_i)
+    torch.addcmul(i, by_g, g, value=-1, out=by_g)
+    torch.addcmul(f, f, f, value=-1, out=by_f).mul_(c_before_PH)
+    torch.addcmul(h_PH, h_PH, o, value=-1, out=by_o)
+    return slopes_PG, torch.addcmul(o, h_PH, tanh_c_PH, value=-1)
+
+
 def take_last_steps(every_PH: Tensor, running: Sequence[int]) -> Tensor:
     """Return the rows of each sample's last step, [B, H].
 
@@ -200,14 +216,14 @@ def take_last_steps(every_PH: Tensor, running: Sequence[int]) -> Tensor:
     return every_PH[torch.tensor([rows[sample] for sample in sorted(rows)], device=every_PH.device)]
 
 
-def _split_steps(every: Tensor, running: tuple[int, ...]) -> tuple[list[Tensor], list[Tensor]]:
+def split_steps(every: Tensor, running: tuple[int, ...]) -> tuple[list[Tensor], list[Tensor]]:
     """Return views of a state [B + P, H]: before each step of those that have it, and after each."""
     parts = every.split([running[0], *running])
     return [part[:samples] for part, samples in zip(parts, running, strict=False)], list(parts[1:])
 
 
-def _states_before(every: Tensor, running: tuple[int, ...]) -> Tensor:
+def states_before(every: Tensor, running: tuple[int, ...]) -> Tensor:
     """Return a state [B + P, H] before each step, [P, H]."""
     if running[-1] == running[0]:
         return every[: -running[0]]
-    return torch.cat(_split_steps(every, running)[0])
+    return torch.cat(split_steps(every, running)[0])

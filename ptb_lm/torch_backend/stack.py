@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from ptb_lm.model import cells
+from ptb_lm.model.cells.cell import Cell
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks, Place, places
+from ptb_lm.model.parameters import DEFAULT_CELL
 from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.cells import PREFIXES, Canonical, Layer, LayerState, Lengths, StackLayer
 
@@ -83,10 +85,10 @@ class RecurrentStack(nn.Module):
 
     Args:
         layers: Layers from the bottom to the top.
-        cell: Name of their cell in ptb_lm.model.cells.CELLS.
+        cell: Declaration of their cell.
     """
 
-    def __init__(self, layers: Iterable[StackLayer], *, cell: str = cells.LSTM) -> None:
+    def __init__(self, layers: Iterable[StackLayer], *, cell: Cell = DEFAULT_CELL) -> None:
         super().__init__()
         self.cell = cell
         self.layers: Sequence[StackLayer] = nn.ModuleList(layers)  # type: ignore[assignment]
@@ -98,7 +100,7 @@ class RecurrentStack(nn.Module):
         input_size: int,
         hidden_sizes: Sequence[int],
         *,
-        cell: str = cells.LSTM,
+        cell: Cell = DEFAULT_CELL,
         bidirectional: bool = False,
     ) -> "RecurrentStack":
         """Return a stack; its parameters are still to be loaded.
@@ -107,7 +109,7 @@ class RecurrentStack(nn.Module):
             model: Name of the way in which the layers are computed.
             input_size: I of the bottom layer.
             hidden_sizes: H of each layer, from the bottom to the top; they may differ.
-            cell: Name of a cell that the model computes.
+            cell: Declaration of a cell that the model computes.
             bidirectional: True if each layer reads the sequence in both directions.
         """
         directions = 2 if bidirectional else 1
@@ -128,7 +130,7 @@ class RecurrentStack(nn.Module):
     def canonical(self) -> dict[str, Canonical]:
         """Return the trained parameters by canonical name, in the order of ptb_lm.model.parameters."""
         return {
-            f"{self.cell}.{index}.{name}": parameter
+            f"{self.cell.name}.{index}.{name}": parameter
             for index, layer in enumerate(self.layers)
             for name, parameter in layer.canonical().items()
         }
@@ -178,22 +180,22 @@ class RecurrentStack(nn.Module):
 
 
 def build_layer(
-    cell: str, model: str, input_size: int, hidden_size: int, *, bidirectional: bool = False
+    cell: Cell, model: str, input_size: int, hidden_size: int, *, bidirectional: bool = False
 ) -> StackLayer:
     """Return a layer of a stack; its parameters are still to be loaded.
 
     Args:
-        cell: Name of a cell in CELLS.
+        cell: Declaration of its cell.
         model: Name of a way to compute it, one that the table has for the cell.
         input_size: I.
         hidden_size: H.
         bidirectional: True if it reads the sequence in both directions.
     """
-    layer_type = cells.layer_class(cell, "torch", model)
+    layer_type = cells.layer_class(cell.name, "torch", model)
     if issubclass(layer_type, StackLayer):
-        layer: StackLayer = layer_type(input_size, hidden_size, bidirectional=bidirectional)
+        layer: StackLayer = layer_type(input_size, hidden_size, cell, bidirectional=bidirectional)
         return layer
-    return Directions(layer_type(input_size, hidden_size) for _ in range(2 if bidirectional else 1))
+    return Directions(layer_type(input_size, hidden_size, cell) for _ in range(2 if bidirectional else 1))
 
 
 class InvertedDropout:

@@ -26,7 +26,9 @@ class Example:
 
     def __init__(self, hidden_sizes: tuple[int, ...], *, bidirectional: bool, cell: str = LSTM) -> None:
         rng = np.random.default_rng(0)
-        shapes = parameters.stack_shapes(FEATURES, hidden_sizes, cell=cell, bidirectional=bidirectional)
+        shapes = parameters.stack_shapes(
+            FEATURES, hidden_sizes, cell=cells.get(cell), bidirectional=bidirectional
+        )
         directions = 2 if bidirectional else 1
         self.widths = [FEATURES, *(directions * hidden for hidden in hidden_sizes)]
         self.weights = {name: rng.uniform(-0.8, 0.8, shape) for name, shape in shapes.items()}

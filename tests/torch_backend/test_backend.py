@@ -19,6 +19,7 @@ from ptb_lm.model import backend, parameters, reference
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import PRESETS, SMALL, Config
 from ptb_lm.model.frameworks import FRAMEWORKS
+from ptb_lm.model.parameters import DEFAULT_CELL
 from ptb_lm.torch_backend import exchange
 from ptb_lm.torch_backend.backend import to_time_major
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
@@ -318,7 +319,7 @@ def test_compiling_without_a_compiler_is_refused(
 
 @pytest.mark.parametrize("execution", EAGER_OR_PER_LAYER)
 def test_the_layers_as_executed_share_the_parameters(execution: str, tiny_config: Config) -> None:
-    layer = BasicLayer(7, 7)
+    layer = BasicLayer(7, 7, DEFAULT_CELL)
     ours = apply_execution(layer, execution, window=(3, 5))
     assert [p.data_ptr() for p in ours.parameters()] == [p.data_ptr() for p in layer.parameters()]
     assert all(p.grad is None for p in layer.parameters())
@@ -347,7 +348,7 @@ def test_the_fused_sequence_has_the_gradient_of_every_input(running: tuple[int, 
 @every_running
 def test_the_fused_sequence_equals_torch_s_packed_one(running: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(0)
-    ours, theirs = BlockFusedLayer(5, 3), torch.nn.LSTM(5, 3)
+    ours, theirs = BlockFusedLayer(5, 3, DEFAULT_CELL), torch.nn.LSTM(5, 3)
     for parameter in ours.parameters():
         torch.nn.init.normal_(parameter, generator=generator)
     with torch.no_grad():

@@ -16,6 +16,7 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.model.parameters import DEFAULT_CELL
 from ptb_lm.torch_backend import gpu
 from ptb_lm.torch_backend.lstm import BasicLayer
 from ptb_lm.torch_backend.runtime import apply_execution, examine
@@ -251,6 +252,6 @@ def test_compiling_in_fp32_on_an_ampere_gives_no_warning_of_tf32(monkeypatch: py
         compile_fx._warn_tf32_disabled.cache_clear()
         with pytest.raises(UserWarning, match="TensorFloat32"):
             compile_fx._warn_tf32_disabled()
-        apply_execution(BasicLayer(3, 3), "compile")
+        apply_execution(BasicLayer(3, 3, DEFAULT_CELL), "compile")
         compile_fx._warn_tf32_disabled()
     compile_fx._warn_tf32_disabled.cache_clear()

@@ -10,8 +10,9 @@ import torch
 from support import CUDNN_FP32
 from torch import Tensor, nn
 
-from ptb_lm.model import parameters, reference
+from ptb_lm.model import cells, parameters, reference
 from ptb_lm.model.cells import CELLS
+from ptb_lm.model.cells.cell import Cell
 from ptb_lm.torch_backend.cells import Layer, Lengths, StackLayer
 from ptb_lm.torch_backend.runtime import apply_execution
 from ptb_lm.torch_backend.stack import InvertedDropout, RecurrentStack, State, no_dropout
@@ -19,6 +20,7 @@ from ptb_lm.torch_backend.stack import InvertedDropout, RecurrentStack, State, n
 STEPS, BATCH, INPUTS, HIDDEN = 9, 6, 4, (7, 5, 3)
 LENGTHS = [4, 9, 6, 1, 6, 9]  # some equal, out of order, the least and the most
 
+LSTM = parameters.DEFAULT_CELL
 MODELS = tuple(CELLS["lstm"].layers["torch"])
 every_model = pytest.mark.parametrize("model", MODELS)
 every_direction = pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
@@ -30,15 +32,17 @@ every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", ma
 Numbers = dict[str, np.ndarray]
 
 
-def random_lstm_weights(bidirectional: bool) -> Numbers:
+def random_weights(bidirectional: bool, cell: Cell = LSTM) -> Numbers:
     rng = np.random.default_rng(1)
-    shapes = parameters.stack_shapes(INPUTS, HIDDEN, bidirectional=bidirectional)
+    shapes = parameters.stack_shapes(INPUTS, HIDDEN, cell=cell, bidirectional=bidirectional)
     return {name: rng.uniform(-0.8, 0.8, shape) for name, shape in shapes.items()}
 
 
-def build(model: str, bidirectional: bool, *, dtype: torch.dtype = torch.float64) -> RecurrentStack:
-    stack = RecurrentStack.build(model, INPUTS, HIDDEN, bidirectional=bidirectional).to(dtype)
-    weights = random_lstm_weights(bidirectional)
+def build(
+    model: str, bidirectional: bool, *, dtype: torch.dtype = torch.float64, cell: Cell = LSTM
+) -> RecurrentStack:
+    stack = RecurrentStack.build(model, INPUTS, HIDDEN, cell=cell, bidirectional=bidirectional).to(dtype)
+    weights = random_weights(bidirectional, cell)
     assert list(stack.canonical()) == list(weights)
     for name, kept in stack.canonical().items():
         kept.value.copy_(torch.from_numpy(weights[name]))
@@ -77,12 +81,16 @@ def measure(
         found |= {f"h {index}": after[index][0], f"c {index}": after[index][1]}
         found |= {f"d_h {index}": state[index][0].grad, f"d_c {index}": state[index][1].grad}
     found |= {name: kept.gradient for name, kept in stack.canonical().items()}
-    return {name: tensor.detach().cpu().numpy() for name, tensor in found.items() if tensor is not None}
+    return {
+        name: tensor.detach().cpu().double().numpy() for name, tensor in found.items() if tensor is not None
+    }
 
 
-def expected_by_reference(bidirectional: bool, x_TBI: Tensor, lengths: list[int] | None) -> Numbers:
+def expected_by_reference(
+    bidirectional: bool, x_TBI: Tensor, lengths: list[int] | None, cell: Cell = LSTM
+) -> Numbers:
     """Return the same by the NumPy reference, which model/test_reference_stack.py holds against torch."""
-    weights = random_lstm_weights(bidirectional)
+    weights = random_weights(bidirectional, cell)
 
     def numbers(state: State) -> list[tuple[np.ndarray, np.ndarray]]:
         return [(h.numpy(), c.numpy()) for h, c in state]
@@ -125,6 +133,25 @@ def test_outputs_states_and_gradients_equal_the_reference(
     by_cudnn = device == "cuda" and model in {"cudnn", "persistent"}
     atol = 1e-12 if dtype == torch.float64 else CUDNN_FP32 if by_cudnn else 5e-6
     assert_close(found, expected_by_reference(bidirectional, x_TBI, lengths), atol=atol)
+
+
+# The bound of half precision is the rounding of its numbers, 2^-11 and 2^-8, times what nine steps add up.
+MOGRIFIED = {torch.float64: 1e-12, torch.float32: 5e-6, torch.float16: 2e-2, torch.bfloat16: 2e-1}
+
+
+@every_device
+@pytest.mark.parametrize("dtype", MOGRIFIED, ids=str)
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("rounds", [0, 1, 2, 5])
+@pytest.mark.parametrize("model", CELLS["mogrifier_lstm"].layers["torch"])
+def test_a_mogrifier_of_any_rounds_and_rank_equals_the_reference(
+    model: str, rounds: int, rank: int, dtype: torch.dtype, device: str
+) -> None:
+    """Over lengths, in both directions; its layers' inputs are narrower and wider than their states."""
+    cell = cells.get("mogrifier_lstm", rounds=rounds, rank=rank)
+    x_TBI, _ = tensors(2, True)
+    found = measure(build(model, True, dtype=dtype, cell=cell).to(device), True, x_TBI, LENGTHS)
+    assert_close(found, expected_by_reference(True, x_TBI, LENGTHS, cell), atol=MOGRIFIED[dtype])
 
 
 @pytest.mark.gpu
@@ -205,7 +232,7 @@ def test_dropout_is_in_every_place_the_reference_has_it(
     lengths_B = None if lengths is None else torch.tensor(lengths)
     output = record(stack(x_TBI, state, dropout=record, lengths_B=lengths_B)[0])
     expected, _, _ = reference.stack_forward(
-        random_lstm_weights(bidirectional),
+        random_weights(bidirectional),
         x_TBI.numpy(),
         [(h.numpy(), c.numpy()) for h, c in state],
         lengths_B=None if lengths is None else np.array(lengths),

@@ -91,7 +91,8 @@ def weights(
     """
     rng, drawn = np.random.default_rng(seed), {}
     for name, shape in shapes.items():
-        scale = 1 / math.sqrt(shape[0]) if name.endswith("kernel") else 1.0
+        is_matrix = len(shape) > 1 and name != "embedding"  # one of several, if there are three dimensions
+        scale = 1 / math.sqrt(shape[-2]) if is_matrix else 1.0
         if name in ("softmax.kernel", "dense.kernel"):
             scale *= logits
         if name == "embedding" and "softmax.kernel" not in shapes:  # it is the softmax's kernel as well

@@ -8,7 +8,8 @@ Shapes: T = time steps of a segment, V = vocabulary, E = embedding width, I = a 
 H = hidden units. The batch is one row, and has no axis. Gates lie in the order i, f, g, o along 4H.
 """
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.text import Ids
-from ptb_lm.model.cells import LSTM
+from ptb_lm.model.cells.mogrifier_lstm import BIAS, GATES, RIGHT
 from ptb_lm.model.config import Config
 
 State = list[tuple[Tensor, Tensor]]  # (h_H, c_H) of each layer
@@ -53,11 +54,120 @@ class Gradients(NamedTuple):
     rows_TE: Tensor
 
 
-class SegmentModel:
-    """An LSTM language model whose weights may change from segment to segment.
+class LayerRun(NamedTuple):
+    """A layer's run over a segment.
 
     Attributes:
-        weights: Canonical parameters (model/parameters.py) as tensors of this model's own.
+        output_TH: Its output.
+        state: The state after the segment.
+        inputs: A matrix's name -> what it multiplies at each step, [T, M].
+        products: A matrix's name -> a tensor whose gradient is that of the product, [T, N]. A bias's name ->
+            that of the product that it is added to.
+    """
+
+    output_TH: Tensor
+    state: tuple[Tensor, Tensor]
+    inputs: dict[str, Tensor]
+    products: dict[str, Tensor]
+
+
+def run_lstm(
+    weights: Mapping[str, Tensor], prefix: str, input_TI: Tensor, state: tuple[Tensor, Tensor]
+) -> LayerRun:
+    """Run a layer of the LSTM (model/cells/lstm.py) over a segment.
+
+    Args:
+        weights: The model's weights.
+        prefix: What the names of the layer's begin with.
+        input_TI: The layer's input.
+        state: (h_H, c_H) before the segment.
+    """
+    before_H, c_H = state
+    h_H, steps = before_H, list[Tensor]()
+    recurrent_4HH = weights[prefix + "recurrent_kernel"].T
+    gates_T4H = torch.addmm(weights[prefix + "bias"], input_TI, weights[prefix + "kernel"])
+    for gates_4H in gates_T4H.unbind():
+        h_H, c_H = _step(torch.addmv(gates_4H, recurrent_4HH, h_H), c_H)
+        steps.append(h_H)
+    output_TH = torch.stack(steps)
+    inputs = {"kernel": input_TI, "recurrent_kernel": torch.cat([before_H[None], output_TH[:-1]])}
+    return LayerRun(
+        output_TH,
+        (h_H, c_H),
+        {prefix + name: input_TM for name, input_TM in inputs.items()},
+        dict.fromkeys((prefix + name for name in (*inputs, "bias")), gates_T4H),
+    )
+
+
+def run_mogrifier(
+    weights: Mapping[str, Tensor], prefix: str, input_TI: Tensor, state: tuple[Tensor, Tensor]
+) -> LayerRun:
+    """Run a layer of the Mogrifier (model/cells/mogrifier_lstm.py), as `run_lstm` runs one of the LSTM."""
+    own = {name: weight for name, weight in weights.items() if name.startswith(prefix)}
+    rounds = list(_name_rounds(own, prefix))
+    inputs: dict[str, list[Tensor]] = {name: [] for name, weight in own.items() if weight.ndim == 2}
+    # Zeros that are added to a product have its gradient.
+    products = {
+        name: input_TI.new_zeros(len(input_TI), own[name].shape[1], requires_grad=torch.is_grad_enabled())
+        for name in inputs
+    }
+    zeros = {name: product.unbind() for name, product in products.items()}
+
+    def multiply(by: Tensor, name: str, step: int) -> Tensor:
+        inputs[name].append(by)
+        return torch.addmv(zeros[name][step], own[name].T, by)
+
+    (h_H, c_H), steps = state, list[Tensor]()
+    for step, x_I in enumerate(input_TI.unbind()):
+        pair = [x_I, h_H]
+        for side, factors, bias in rounds:
+            product = pair[1 - side]
+            for factor in factors:
+                product = multiply(product, factor, step)
+            pair[side] = 2 * torch.sigmoid(product + own[bias]) * pair[side]
+        gates_4H = own[prefix + "bias"] + multiply(pair[0], prefix + "kernel", step)
+        h_H, c_H = _step(gates_4H + multiply(pair[1], prefix + "recurrent_kernel", step), c_H)
+        steps.append(h_H)
+    products |= {bias: products[factors[-1]] for _, factors, bias in rounds}
+    products[prefix + "bias"] = products[prefix + "kernel"]
+    every_input = {name: torch.stack(rows) for name, rows in inputs.items()}
+    return LayerRun(torch.stack(steps), (h_H, c_H), every_input, products)
+
+
+def _name_rounds(names: Collection[str], prefix: str) -> Iterator[tuple[int, list[str], str]]:
+    """Yield of each round what it gates (0: x, 1: h), and the names of its factors and its bias."""
+    for number in itertools.count():
+        index, side = divmod(number, 2)
+        factors = [f"{prefix}{GATES[side]}{end}.{index}" for end in ("", RIGHT)]
+        if factors[0] not in names:
+            return
+        yield side, [name for name in factors if name in names], f"{prefix}{GATES[side]}{BIAS}.{index}"
+
+
+def _step(gates_4H: Tensor, c_H: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (h_H, c_H) after a step of an LSTM."""
+    i_H, f_H, g_H, o_H = gates_4H.chunk(4)
+    c_H = torch.addcmul(f_H.sigmoid() * c_H, i_H.sigmoid(), g_H.tanh())
+    return o_H.sigmoid() * c_H.tanh(), c_H
+
+
+def _take_apart(name: str, array: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the matrices and vectors of a canonical parameter by name: several if it is of several rounds."""
+    if not name.rpartition(".")[2].startswith(GATES):
+        yield name, array
+    else:
+        yield from ((f"{name}.{index}", part) for index, part in enumerate(array))
+
+
+LAYERS = {"lstm": run_lstm, "mogrifier_lstm": run_mogrifier}
+
+
+class SegmentModel:
+    """A language model whose weights may change from segment to segment.
+
+    Attributes:
+        weights: Canonical parameters (model/parameters.py) as tensors of this model's own; those of several
+            rounds of a Mogrifier are each by itself.
         is_tied: True if the softmax's kernel is the embedding, transposed.
 
     Args:
@@ -66,17 +176,24 @@ class SegmentModel:
         device: The device that computes.
 
     Raises:
-        UserError: The cell is not the LSTM.
+        UserError: The cell is not one of LAYERS.
     """
 
     def __init__(
         self, config: Config, weights: Mapping[str, NDArray[Any]], *, device: torch.device | None = None
     ) -> None:
-        if (cell := config.cell) != LSTM:
+        self._cell = config.cell
+        if self._cell not in LAYERS:
             raise UserError(
-                f"only a model with the cell lstm can adapt to a text, but this model's cell is {cell}"
+                f"only a model with the cell {' or '.join(LAYERS)} adapts to a text, but this model's cell "
+                f"is {self._cell}"
             )
-        self.weights = {name: torch.tensor(array, device=device) for name, array in weights.items()}
+        self._run_layer = LAYERS[self._cell]
+        self.weights = {
+            part: torch.tensor(values, device=device)
+            for name, array in weights.items()
+            for part, values in _take_apart(name, array)
+        }
         self.is_tied = "softmax.kernel" not in weights
         self._layers = config.num_layers
 
@@ -86,7 +203,8 @@ class SegmentModel:
 
     def zero_state(self) -> State:
         """Return the state before the first word."""
-        kernels = [self.weights[f"lstm.{layer}.recurrent_kernel"] for layer in range(self._layers)]
+        names = [f"{self._cell}.{layer}.recurrent_kernel" for layer in range(self._layers)]
+        kernels = [self.weights[name] for name in names]
         return [(kernel.new_zeros(len(kernel)), kernel.new_zeros(len(kernel))) for kernel in kernels]
 
     def score(self, x_T: Tensor, y_T: Tensor, state: State) -> SegmentScores:
@@ -100,50 +218,43 @@ class SegmentModel:
         """
         with torch.enable_grad():
             rows_TE = self.weights["embedding"][x_T].requires_grad_()
-            scores, outputs, gates, logits_TV = self._forward(rows_TE, y_T, state)
+            scores, runs, logits_TV = self._forward(rows_TE, y_T, state)
             nll = -scores.log_p_T.sum()
-        # With respect to the gates before their nonlinearities: that is the right factor of each matrix.
-        d_rows_TE, d_logits_TV, *d_gates = torch.autograd.grad(nll, [rows_TE, logits_TV, *gates])
-        outputs = [output_TH.detach() for output_TH in outputs]
+        # Several weights may have one product: it is a row of this table once.
+        products = {id(product): product for run in runs for product in run.products.values()}
+        wanted = [rows_TE, logits_TV, *products.values()]
+        d_rows_TE, d_logits_TV, *others = torch.autograd.grad(nll, wanted)
+        d_products = dict(zip(products, others, strict=True))
         after = [(h_H.detach(), c_H.detach()) for h_H, c_H in scores.state]
-        scores = SegmentScores(scores.log_p_T.detach(), outputs[-1], after)
+        scores = SegmentScores(scores.log_p_T.detach(), scores.hidden_TH.detach(), after)
         factors = {"softmax.kernel": (scores.hidden_TH, d_logits_TV)}
         if self.is_tied:
             factors = {"embedding": (d_logits_TV, scores.hidden_TH)}
         vectors = {"softmax.bias": d_logits_TV.sum(0)}
-        inputs = [rows_TE.detach(), *outputs]
-        for layer, d_gates_T4H in enumerate(d_gates):
-            before_TH = torch.cat([state[layer][0][None], outputs[layer][:-1]])
-            factors[f"lstm.{layer}.kernel"] = inputs[layer], d_gates_T4H
-            factors[f"lstm.{layer}.recurrent_kernel"] = before_TH, d_gates_T4H
-            vectors[f"lstm.{layer}.bias"] = d_gates_T4H.sum(0)
+        for run in runs:
+            for name, product in run.products.items():
+                if name in run.inputs:
+                    factors[name] = run.inputs[name].detach(), d_products[id(product)]
+                else:
+                    vectors[name] = d_products[id(product)].sum(0)
         return scores, Gradients(factors, vectors, x_T, d_rows_TE)
 
     def _forward(
         self, rows_TE: Tensor, y_T: Tensor, state: State
-    ) -> tuple[SegmentScores, list[Tensor], list[Tensor], Tensor]:
-        """Return (the segment's scores, each layer's output, the input's share in its gates, logits_TV).
+    ) -> tuple[SegmentScores, list[LayerRun], Tensor]:
+        """Return (the segment's scores, each layer's run, logits_TV).
 
         Args:
             rows_TE: The embeddings of the input words.
             y_T: The targets.
             state: The state before the segment.
         """
-        output_TH, outputs, after, gates = rows_TE, list[Tensor](), State(), list[Tensor]()
-        for layer, (h_H, c_H) in enumerate(state):
-            name = f"lstm.{layer}."
-            recurrent_4HH = self.weights[name + "recurrent_kernel"].T
-            gates.append(torch.addmm(self.weights[name + "bias"], output_TH, self.weights[name + "kernel"]))
-            steps = list[Tensor]()
-            for gates_4H in gates[-1].unbind():
-                i_H, f_H, g_H, o_H = torch.addmv(gates_4H, recurrent_4HH, h_H).chunk(4)
-                c_H = torch.addcmul(f_H.sigmoid() * c_H, i_H.sigmoid(), g_H.tanh())
-                h_H = o_H.sigmoid() * c_H.tanh()
-                steps.append(h_H)
-            output_TH = torch.stack(steps)
-            outputs.append(output_TH)
-            after.append((h_H, c_H))
+        output_TH, runs = rows_TE, list[LayerRun]()
+        for layer, before in enumerate(state):
+            runs.append(self._run_layer(self.weights, f"{self._cell}.{layer}.", output_TH, before))
+            output_TH = runs[-1].output_TH
+        after = [run.state for run in runs]
         kernel_HV = self.weights["embedding"].T if self.is_tied else self.weights["softmax.kernel"]
         logits_TV = torch.addmm(self.weights["softmax.bias"], output_TH, kernel_HV)
         log_p_T = torch.log_softmax(logits_TV, dim=-1).gather(1, y_T[:, None])[:, 0]
-        return SegmentScores(log_p_T, output_TH, after), outputs, gates, logits_TV
+        return SegmentScores(log_p_T, output_TH, after), runs, logits_TV

@@ -61,35 +61,41 @@ def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Ar
     """
     is_canonical = "embedding" in tensors and any(map(parameters.owner, tensors))
     kind, weights = ("ptb_lm", tensors) if is_canonical else _translate(tensors, vocabulary_size)
-    cell, is_tied = parameters.cell_of(weights).name, "softmax.kernel" not in weights
+    cell, is_tied = parameters.cell_of(weights), "softmax.kernel" not in weights
     units = [
         len(weights[name])
         for number in range(len(weights))
-        if (name := f"{cell}.{number}.recurrent_kernel") in weights
+        if (name := f"{cell.name}.{number}.recurrent_kernel") in weights
     ] or [1]
     hidden, width = max(units), units[-1] if is_tied else weights["embedding"].shape[-1]
     parameters.check_shapes(
         weights, parameters.shapes_of_sizes(vocabulary_size, width, units, cell=cell, tie_weights=is_tied)
     )
     sizes: dict[str, Any] = {
-        "cell": cell,
+        "cell": cell.name,
+        **{field: getattr(cell, name) for name, field in cells.CELLS[cell.name].options.items()},
         "num_layers": len(units),
         "hidden_size": hidden,
         "embedding_size": 0 if is_tied or width == hidden else width,
         "tie_weights": is_tied,
     }
     sentence = (
-        f"tensors of {kind}: {vocabulary_size:,} words, embedding {width:,}, {cell} layers of "
+        f"tensors of {kind}: {vocabulary_size:,} words, embedding {width:,}, {cell.name} layers of "
         f"{', '.join(f'{each:,}' for each in units)} units, softmax {'' if is_tied else 'not '}tied to the "
         f"embedding; {parameters.count_scalars(weights):,} parameters"
     )
     if len({*units}) > 1:
         sentence += f"; each layer is widened to {hidden:,} by weights of zero, which change no score"
     wide = {
-        name: _widen(weights[name], shape, gates=shape[-1] // hidden if parameters.owner(name) else 1)
+        name: _widen(weights[name], shape, gates=_count_gates(weights[name].shape, shape, hidden=hidden))
         for name, shape in parameters.shapes(Config(**sizes), vocabulary_size).items()
     }
     return sizes, wide, sentence
+
+
+def _count_gates(old: tuple[int, ...], new: tuple[int, ...], *, hidden: int) -> int:
+    """Return into how many parts the columns of a parameter are divided, each of which is widened."""
+    return 1 if old[-1] == new[-1] else new[-1] // hidden
 
 
 def _widen(array: NDArray[Any], shape: tuple[int, ...], *, gates: int) -> NDArray[Any]:

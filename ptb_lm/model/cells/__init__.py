@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # --help wants the names alone, and NumPy takes longer to import
     from ptb_lm.model.cells.cell import Cell
+    from ptb_lm.model.config import Config
 
 LSTM = "lstm"  # the default of --cell, and the cell of programs that the table does not name
 
@@ -26,11 +27,13 @@ class CellRow:
         declaration: "module:class" of the declaration, a Cell.
         about: The cell in words, for people.
         layers: The "module:class" that computes a layer of such cells, by framework and model.
+        options: The hyper-parameter behind each argument of the declaration.
     """
 
     declaration: str
     about: str
     layers: Mapping[str, Mapping[str, str]]
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 CELLS: dict[str, CellRow] = {
@@ -71,24 +74,44 @@ CELLS: dict[str, CellRow] = {
             },
         },
     ),
+    "mogrifier_lstm": CellRow(
+        declaration="ptb_lm.model.cells.mogrifier_lstm:MogrifierLSTM",
+        about="the LSTM whose input and state gate each other",
+        layers={
+            "torch": {
+                "basic": "ptb_lm.torch_backend.mogrifier_lstm:BasicLayer",
+                "block_fused": "ptb_lm.torch_backend.mogrifier_fused:BlockFusedLayer",
+            },
+            "tensorflow": {"basic": "ptb_lm.tf_backend.mogrifier_lstm:BasicLayer"},
+        },
+        options={"rounds": "mogrifier_rounds", "rank": "mogrifier_rank"},
+    ),
 }
 
 
 @functools.cache
-def _create(declaration: str) -> Cell:
-    cell: Cell = pkgutil.resolve_name(declaration)()
+def _create(declaration: str, **options: int) -> Cell:
+    cell: Cell = pkgutil.resolve_name(declaration)(**options)
     if "recurrent_kernel" not in cell.shapes(1, 1):
         raise TypeError(f"{declaration} has no parameter named recurrent_kernel, by which layers are counted")
     return cell
 
 
-def get(name: str) -> Cell:
+def get(name: str, **options: int) -> Cell:
     """Return a cell's declaration.
 
     Args:
         name: A name in CELLS.
+        options: The declaration's arguments. Those that are missing have its defaults: the names of
+            parameters and state, and how they are computed, do not depend on them.
     """
-    return _create(CELLS[name].declaration)
+    return _create(CELLS[name].declaration, **options)
+
+
+def get_configured(config: Config) -> Cell:
+    """Return the declaration of a configuration's cell, with its options."""
+    row = CELLS[config.cell]
+    return get(config.cell, **{name: getattr(config, field) for name, field in row.options.items()})
 
 
 def names_for(framework: str, model: str) -> tuple[str, ...]:

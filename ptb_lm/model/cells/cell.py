@@ -35,7 +35,8 @@ class Cell(ABC):
 
     Within a layer a parameter has a plain name; in layer 0 its canonical name is `lstm.0.kernel`.
     Every cell has a `recurrent_kernel` [H, ...], which multiplies h; --recurrent-keep-prob drops some of its
-    weights.
+    weights. A cell that has options takes them as the arguments of its constructor, and each has a default
+    there.
 
     Attributes:
         name: The value of --cell. It opens the canonical names.
@@ -54,6 +55,10 @@ class Cell(ABC):
     @abstractmethod
     def shapes(self, input_size: int, hidden_size: int) -> dict[str, tuple[int, ...]]:
         """Return the shape of each parameter of a layer, in a fixed order."""
+
+    def options_of(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """Return the options, by name, of a layer whose parameters have these shapes."""
+        return {}
 
     @abstractmethod
     def step(self, weights: Mapping[str, Array], x_BI: Array, state: LayerState) -> tuple[LayerState, Any]:
