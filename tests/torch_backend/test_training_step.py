@@ -1,16 +1,21 @@
 """Penalties, weight decay, Adam, windows of many lengths: against NumPy and a plain loop at every step."""
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import runs
 import torch
+from rank_program import StopAfter
 from support import random_weights
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ptb_lm import train
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
 from ptb_lm.model import backend, reference
@@ -21,6 +26,7 @@ from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.precision import PRECISIONS, Masters
 from ptb_lm.torch_backend.training_step import add_scaled
+from ptb_lm.training import trainer
 
 VOCABULARY = 11
 CLIPPED_AT = 1.5  # which clips some steps of each case and not others
@@ -253,7 +259,7 @@ def test_twenty_steps_equal_a_loop_as_awd_lstm_s(optimizer: str, tied: bool, tin
     assert not all(clipped)
 
 
-def train(built: Any, state: Any, windows: list[Any], *, first: int = 0) -> Any:
+def train_on(built: Any, state: Any, windows: list[Any], *, first: int = 0) -> Any:
     """Train on windows, with an average of the weights after every second step."""
     for step, (x_BT, y_BT) in enumerate(windows, start=first):
         rate = rate_of(built.config) * (1 + step % 3)
@@ -279,11 +285,11 @@ def test_stopped_and_resumed_is_bit_identical(
     config = tiny_config.replace(**CASES[case])
     windows = windows_of(config)[:12]
     first = build(config, precision=precision)
-    state = train(first, first.zero_state(config.batch_size), windows[:stop])
+    state = train_on(first, first.zero_state(config.batch_size), windows[:stop])
     weights, saved = first.export_weights(), first.export_training_state(state)
     with first.use_averages():
         averages = first.export_weights()
-    expected = export_all(first, train(first, state, windows[stop:], first=stop))
+    expected = export_all(first, train_on(first, state, windows[stop:], first=stop))
 
     resumed = build(config, precision=precision, seed=9)
     resumed.load_weights(weights)
@@ -291,7 +297,7 @@ def test_stopped_and_resumed_is_bit_identical(
     with resumed.use_averages():
         resumed.load_weights(averages)
     state = resumed.load_training_state(saved)
-    found = export_all(resumed, train(resumed, state, windows[stop:], first=stop))
+    found = export_all(resumed, train_on(resumed, state, windows[stop:], first=stop))
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
@@ -306,7 +312,7 @@ def test_adam_s_state_has_the_name_and_shape_of_each_parameter(
     config = tiny_config.replace(**ADAM, **SIZES, tie_weights=tied)
     windows = windows_of(config)[:6]
     first, second = build(config, model=model), build(config, model="basic", seed=9)
-    state = train(first, first.zero_state(3), windows[:3])
+    state = train_on(first, first.zero_state(3), windows[:3])
     weights, saved = first.export_weights(), first.export_training_state(state)
     shapes = {name: array.shape for name, array in weights.items()}
     for moment in ("exp_avg", "exp_avg_sq"):
@@ -315,9 +321,9 @@ def test_adam_s_state_has_the_name_and_shape_of_each_parameter(
         assert {name: array.shape for name, array in found.items()} == shapes
         assert all(array.any() for array in found.values())
     assert saved["torch.adam.step"] == 3
-    train(first, state, windows[3:], first=3)
+    train_on(first, state, windows[3:], first=3)
     second.load_weights(weights)
-    train(second, second.load_training_state(saved), windows[3:], first=3)
+    train_on(second, second.load_training_state(saved), windows[3:], first=3)
     for name, array in first.export_weights().items():
         np.testing.assert_allclose(second.export_weights()[name], array, rtol=0, atol=1e-10, err_msg=name)
 
@@ -423,3 +429,30 @@ def test_float32_keeps_a_decay_and_bfloat16_s_copies_follow(tiny_config: Config)
                 add_scaled(masters.pairs, [gradient], torch.tensor(-0.5), decay=torch.tensor(-0.25))
                 torch.testing.assert_close(kept.double(), expected, rtol=1e-6, atol=1e-7)
                 assert torch.equal(used, kept.to(used.dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_run_that_was_stopped_equals_one_that_never_was(
+    precision: str, optimizer: str, small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the command: its windows, rates, averages and all that training may do otherwise."""
+    flags = (
+        *("--data", str(small_corpus), "--config", "test", "--epochs", "2", "--device", "cpu"),
+        *("--num-layers", "3", "--layer-sizes", "6", "5", "4", "--tie-weights", "--variational"),
+        *("--input-keep-prob", "0.8", "--between-keep-prob", "0.7", "--output-keep-prob", "0.6"),
+        *("--activation-penalty", "2", "--slowness-penalty", "1", "--weight-decay", "1e-4"),
+        *("--vary-num-steps", "--num-steps", "9", "--batch-size", "4", "--average-epochs", "1"),
+        *("--optimizer", optimizer, "--learning-rate", "0.02", "--precision", precision),
+    )
+    monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)  # or a slow machine asks more often
+    expected, run = tmp_path / "expected", tmp_path / "run"
+    assert train.main([*flags, "--run-dir", str(expected)]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: StopAfter(13))
+        assert train.main([*flags, "--run-dir", str(run)]) == 143
+    assert train.main(["--resume", str(run)]) == 0
+    runs.assert_equal_runs(run, expected)
+    names = [name for name in runs.final_state(run) if "adam" in name]
+    assert len(names) == (1 + 2 * 11 if optimizer == "adam" else 0)
