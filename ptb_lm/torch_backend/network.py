@@ -29,6 +29,7 @@ class Network:
         masters: Stored parameters of the layers.
         softmax: Projection onto the vocabulary.
         embedding_VE: Stored embedding.
+        window: Shape of training's usual windows, (B, T).
 
     Args:
         config: Hyper-parameters.

@@ -119,22 +119,47 @@ def test_options_of_a_gpu_are_refused_on_a_cpu(
         build(tiny_config, model="cudnn", **choice)
 
 
+# All that a step may do otherwise, but for the optimiser.
+REGULARISED: dict[str, Any] = {
+    "tie_weights": True,
+    "layer_sizes": (9, 7),
+    "embedding_keep_prob": 0.7,
+    "recurrent_keep_prob": 0.8,
+    "activation_penalty": 2.0,
+    "slowness_penalty": 1.0,
+    "weight_decay": 1e-3,
+    "vary_num_steps": True,
+}
+
+
+def windows_of(config: Config) -> list[Any]:
+    """Twenty windows of random words, of four lengths if lengths vary."""
+    lengths = [5, 3, 6, 2] * 5 if config.vary_num_steps else [config.num_steps] * 20
+    rng = np.random.default_rng(2)
+    rows_BL = rng.integers(VOCABULARY, size=(config.batch_size, sum(lengths) + 1), dtype=np.int32)
+    return list(corpus.cut_windows(rows_BL, np.cumsum(lengths).tolist()))
+
+
 @pytest.mark.gpu
+@pytest.mark.parametrize("changes", [{}, REGULARISED, {"optimizer": "adam", "weight_decay": 1e-3}])
 @pytest.mark.parametrize("precision", FRAMEWORKS["torch"].precisions)
 @pytest.mark.parametrize("model", sorted(FRAMEWORKS["torch"].models))
-def test_a_captured_step_does_what_an_eager_one_does(model: str, precision: str, tiny_config: Config) -> None:
+def test_a_captured_step_does_what_an_eager_one_does(
+    model: str, precision: str, changes: dict[str, Any], tiny_config: Config
+) -> None:
     """Twenty steps with dropout at changing learning rates, an evaluation between, and a restored state."""
-    config = tiny_config.replace(keep_prob=0.5, max_grad_norm=1.8)
+    config = tiny_config.replace(keep_prob=0.5, max_grad_norm=1.8, **changes)
+    largest = 0.02 if config.optimizer == "adam" else 1.0
     eager, graph = (
         build(config, model=model, execution=execution, device="cuda", precision=precision)
         for execution in ("eager", "graph")
     )
     states = [built.zero_state(3) for built in (eager, graph)]
     exact = {"rtol": 0, "atol": 1e-12 if precision == "fp64" else 1e-5 if precision == "fp32" else 2e-3}
-    for step, (x_BT, y_BT) in enumerate(random_windows(config, VOCABULARY, 20, seed=2)):
-        measured = []
+    for step, (x_BT, y_BT) in enumerate(windows_of(config)):
+        measured, rate = [], largest / (1 + step)
         for index, built in enumerate((eager, graph)):
-            states[index], loss = built.train_step(x_BT, y_BT, states[index], learning_rate=1 / (1 + step))
+            states[index], loss = built.train_step(x_BT, y_BT, states[index], learning_rate=rate)
             _, score = built.evaluate_step(x_BT, y_BT, built.zero_state(3))
             measured.append(built.read([loss, score]))
         np.testing.assert_allclose(measured[1], measured[0], rtol=exact["atol"], err_msg=f"step {step}")
@@ -203,8 +228,8 @@ def test_a_captured_step_draws_new_masks_at_each_replay(tiny_config: Config) -> 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 @pytest.mark.parametrize(
     "changes",
-    [{"keep_prob": 0.5}, {"tie_weights": True, "embedding_keep_prob": 0.7, "recurrent_keep_prob": 0.8}],
-    ids=["units", "weights"],
+    [{"keep_prob": 0.5}, REGULARISED, {**REGULARISED, "optimizer": "adam", "tie_weights": False}],
+    ids=["units", "weights and more", "adam"],
 )
 @pytest.mark.parametrize("execution", ["eager", "graph"])
 @pytest.mark.parametrize("model", sorted(FRAMEWORKS["torch"].models))
