@@ -222,6 +222,34 @@ class StopAfter(StopRequest):
         pass
 
 
+@contextlib.contextmanager
+def stopped_after(steps: int) -> Iterator[None]:
+    """Let torch's runs stop when so many training steps have been done in this context."""
+    from ptb_lm.torch_backend.backend import TorchBackend
+
+    train_step, done = TorchBackend.train_step, 0
+
+    def count(self: TorchBackend, *given: Any, **more: Any) -> Any:
+        nonlocal done
+        done += 1
+        return train_step(self, *given, **more)
+
+    class Stop(StopAfter):
+        @property
+        def signal_number(self) -> int | None:  # type: ignore[override]
+            return signal.SIGTERM if done >= steps else None
+
+        @signal_number.setter
+        def signal_number(self, value: int | None) -> None:
+            pass
+
+    with (
+        mock.patch.object(TorchBackend, "train_step", count),
+        mock.patch("ptb_lm.training.launch.StopRequest", return_value=Stop(0)),
+    ):
+        yield
+
+
 class EndedError(Exception):
     """This rank must end here, without a word to the others."""
 

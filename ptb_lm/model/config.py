@@ -17,8 +17,8 @@ _SHARE_OR_NONE: dict[str, Any] = {"minimum": 0, "maximum": 1, "resumable": True,
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("exponential", "one-cycle", "cosine")
-# Of one-cycle, as in torch.optim.lr_scheduler.OneCycleLR: the fraction of the run in which the rate rises,
-# and the rates at both ends, as fractions of the largest.
+# One-cycle has the defaults of torch.optim.lr_scheduler.OneCycleLR: the fraction of the run in which the rate
+# rises, and the rates at both ends, as fractions of the largest.
 WARM_UP, FIRST_RATE, LAST_RATE = 0.3, 1 / 25, 1 / 25e4
 
 
@@ -132,8 +132,8 @@ class Config:
     # NT-ASGD of Merity et al., 2018: averaged SGD, triggered by a criterion that need not be monotone.
     average_after_stall: int = setting(
         0,
-        "score and keep the mean of all weights since an epoch that was worse than the best of those that "
-        "ended this many epochs before it; 0: no average",
+        "score and keep the mean of the weights after each step since an epoch that was worse than the best "
+        "of all but the newest N before it; 0: no average",
         minimum=0,
         optional=True,
     )
@@ -218,28 +218,31 @@ class Config:
         """Whether an average of the weights is scored and kept."""
         return bool(self.average_epochs or self.average_after_stall)
 
-    def learning_rate_at(self, epoch: int, done: float = 0.0) -> float:
-        """Return the learning rate of a step.
+    def learning_rate_at(self, epoch: int, step: int = 0, steps: int = 1) -> float:
+        """Return the learning rate of a training step.
 
         By the exponential schedule it is constant for the first `decay_after` epochs, then multiplied by
-        `lr_decay` once an epoch (TensorFlow's ptb_word_lm tutorial). The others move at every step: one-cycle
-        as torch's OneCycleLR, up for 0.3 of the run and then down; cosine down from the first step on.
+        `lr_decay` once an epoch (TensorFlow's ptb_word_lm tutorial). The others move at every step, as
+        torch.optim.lr_scheduler's do: one-cycle rises and falls as OneCycleLR's, cosine falls from the first
+        step on as CosineAnnealingLR's.
 
         Args:
             epoch: Number of the epoch, from 0.
-            done: Fraction of its steps that are done.
+            step: Number of the step in it, from 0.
+            steps: Training steps of the epoch.
         """
         if self.schedule == "exponential":
             try:
                 return self.learning_rate * self.lr_decay ** max(epoch + 1 - self.decay_after, 0)
             except OverflowError:
                 return math.inf
-        part = (epoch + done) / self.epochs
+        number, total = epoch * steps + step, self.epochs * steps
         if self.schedule == "cosine":
-            return self.learning_rate * _cosine(1.0, 0.0, part)
-        if part < WARM_UP:
-            return self.learning_rate * _cosine(FIRST_RATE, 1.0, part / WARM_UP)
-        return self.learning_rate * _cosine(1.0, LAST_RATE, (part - WARM_UP) / (1 - WARM_UP))
+            return self.learning_rate * _cosine(1.0, 0.0, number / total)
+        peak, last = WARM_UP * total - 1, total - 1
+        if number <= peak:
+            return self.learning_rate * _cosine(FIRST_RATE, 1.0, number / peak)
+        return self.learning_rate * _cosine(1.0, LAST_RATE, (number - peak) / (last - peak))
 
     def relative_length(self, steps: int) -> float:
         """Return the length of a window relative to the usual one; 1 if all windows are to have one length.
@@ -321,6 +324,7 @@ PRESETS: dict[str, Config] = {
     # other numbers here. Its layers have two biases each, and both begin with random numbers.
     "awd": SMALL.replace(
         num_layers=3,
+        hidden_size=1150,  # of all layers, where a flag gives their number
         layer_sizes=(1150, 1150, 400),
         num_steps=70,
         vary_num_steps=True,

@@ -1,8 +1,7 @@
-"""The moving average of the weights: when it moves, and how far.
+"""The average of the weights: when it moves, and how far.
 
-SGD with a constant learning rate wanders about a region; the average over an epoch or so of its steps lies
-nearer the middle than any of them (Polyak and Juditsky, 1992). The average is scored and kept; the weights
-themselves are trained.
+SGD with a constant learning rate wanders about a region; the average of its steps lies nearer the middle than
+any of them (Polyak and Juditsky, 1992). The average is scored and kept; the weights themselves are trained.
 """
 
 import math
@@ -41,16 +40,15 @@ def weight(horizon: float, *, update: int, steps_per_epoch: int) -> float:
 def first_stall(valid_perplexities: Sequence[float], patience: int) -> int | None:
     """Return the number of epochs after which validation has stalled for the first time; None: never yet.
 
-    An epoch stalls if it is worse than the best of those that ended `patience` and more epochs before it: the
-    non-monotone criterion of NT-ASGD (Merity et al., 2018; salesforce/awd-lstm-lm, main.py).
+    An epoch stalls if it is worse than the best of those before it, the newest `patience` of which do not
+    count: the non-monotone criterion of NT-ASGD (Merity et al., 2018; salesforce/awd-lstm-lm, main.py).
 
     Args:
         valid_perplexities: Perplexity at the end of each epoch.
-        patience: Epochs to wait for an improvement, 1 or more.
+        patience: Number of newest epochs that do not count.
     """
-    for done in range(patience + 2, len(valid_perplexities) + 1):
-        *before, newest = valid_perplexities[:done]
-        if newest > min(before[:-patience]):
+    for done, newest in enumerate(valid_perplexities[patience + 1 :], start=patience + 2):
+        if newest > min(valid_perplexities[: done - 1 - patience]):
             return done
     return None
 
@@ -58,8 +56,8 @@ def first_stall(valid_perplexities: Sequence[float], patience: int) -> int | Non
 class Averages:
     """The averages of a backend's weights, if they are to be averaged.
 
-    With --average-epochs they move from the first steps on. With --average-after-stall they are the mean of
-    the weights after each step since the first stall.
+    With --average-epochs they move from the first steps on, and follow the weights of the last epoch or so.
+    With --average-after-stall they are the mean of the weights after each step since the first stall.
 
     Args:
         backend: Model that keeps the averages.
@@ -72,25 +70,11 @@ class Averages:
         self.horizon, self.patience = config.average_epochs, config.average_after_stall
         self.interval = interval(plan.usual_steps) if self.horizon else 1
 
-    def update_if_due(self, steps_done: int, progress: Progress) -> None:
-        """Update the averages if an update is due after this many training steps of the whole run."""
-        start = self._start(progress)
-        if start is None:
-            return
-        update, steps_since = divmod(steps_done - start, self.interval)
-        if not steps_since:
-            every = self.plan.usual_steps
-            by_horizon = self.horizon and weight(self.horizon, update=update, steps_per_epoch=every)
-            self.backend.average(by_horizon or 1 / update)
+    def start(self, progress: Progress) -> int | None:
+        """Return the training steps that were done when averaging began; None: it has not begun.
 
-    def exist(self, progress: Progress) -> bool:
-        """Return whether there are averages: from the first update on."""
-        start = self._start(progress)
-        steps_done = self.plan.steps_before(progress.epoch) + progress.step
-        return start is not None and steps_done - start >= self.interval
-
-    def _start(self, progress: Progress) -> int | None:
-        """Return the training steps that were done when averaging began; None: it has not begun."""
+        It begins between two epochs.
+        """
         if self.horizon:
             return 0
         if not self.patience:
@@ -98,6 +82,23 @@ class Averages:
         # The perplexities of the average come after the first stall and do not move it.
         stall = first_stall([row["valid_perplexity"] for row in progress.rows], self.patience)
         return None if stall is None else self.plan.steps_before(stall)
+
+    def update_if_due(self, steps: int) -> None:
+        """Update the averages if an update is due after this many training steps since averaging began."""
+        update, steps_since = divmod(steps, self.interval)
+        if steps_since:
+            return
+        if self.horizon:
+            by = weight(self.horizon, update=update, steps_per_epoch=self.plan.usual_steps)
+        else:
+            by = 1 / update
+        self.backend.average(by)
+
+    def exist(self, progress: Progress) -> bool:
+        """Return whether there are averages: from the first update on."""
+        start = self.start(progress)
+        steps_done = self.plan.steps_before(progress.epoch) + progress.step
+        return start is not None and steps_done - start >= self.interval
 
     def use(self, progress: Progress) -> AbstractContextManager[None]:
         """Return a context in which the backend's weights are the averages, if there are any yet."""

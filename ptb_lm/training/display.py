@@ -210,8 +210,8 @@ class Display:
 
     def _rate(self) -> float:
         """Return the learning rate of the newest step."""
-        done = max(self.progress.step - 1, 0) / self.steps
-        return self.config.learning_rate_at(self.progress.epoch, done)
+        step = max(self.progress.step - 1, 0)
+        return self.config.learning_rate_at(self.progress.epoch, step, self.steps)
 
 
 def fit_bar(facts: Sequence[str], columns: int) -> str:

@@ -118,15 +118,17 @@ class Trainer:
     def _train_epoch(self, rows_BL: Words, display: Display) -> None:
         progress, unread = self.progress, list[Loss]()
         steps, steps_before = self.plan.steps(progress.epoch), self.plan.steps_before(progress.epoch)
+        averaging_start = self.averages.start(progress)
         with display.epoch(validation_seconds=self._validation_seconds):
             self.backend.read([])
             start = time.perf_counter()
             windows = self.plan.windows(rows_BL, progress.epoch, start=progress.step)
-            for step, (x_BT, y_BT) in enumerate(windows, start=progress.step + 1):
-                rate = self.config.learning_rate_at(progress.epoch, (step - 1) / steps)
+            for step, (x_BT, y_BT) in enumerate(windows, start=progress.step):
+                rate = self.config.learning_rate_at(progress.epoch, step, steps)
                 self.state, loss = self.backend.train_step(x_BT, y_BT, self.state, learning_rate=rate)
                 unread.append(loss)
-                self.averages.update_if_due(steps_before + step, progress)
+                if averaging_start is not None:
+                    self.averages.update_if_due(steps_before + step + 1 - averaging_start)
                 now = time.perf_counter()
                 requests: Sequence[int] = [
                     now - start > READ_SECONDS or not self._first_read,
@@ -199,7 +201,7 @@ class Trainer:
         row = metrics.epoch_row(
             progress,
             tokens=self.plan.tokens(progress.epoch, progress.step),
-            learning_rate=self.config.learning_rate_at(progress.epoch),
+            learning_rate=self.config.learning_rate_at(progress.epoch, 0, self.plan.steps(progress.epoch)),
             valid_perplexity=valid,
             unaveraged_valid_perplexity=without_average if self.config.has_average else None,
         )

@@ -31,6 +31,20 @@ TUTORIAL = {
     "embedding_keep_prob": (1.0,) * 4,
     "recurrent_keep_prob": (1.0,) * 4,
     "average_epochs": (0.0,) * 4,
+    "layer_sizes": ((),) * 4,
+    "vary_num_steps": (False,) * 4,
+    "schedule": ("exponential",) * 4,
+    "optimizer": ("sgd",) * 4,
+    "input_keep_prob": (0.0,) * 4,  # as keep_prob
+    "between_keep_prob": (0.0,) * 4,
+    "output_keep_prob": (0.0,) * 4,
+    "layer_init_scale": (0.0,) * 4,  # as init_scale
+    "average_after_stall": (0,) * 4,
+    "activation_penalty": (0.0,) * 4,
+    "slowness_penalty": (0.0,) * 4,
+    "weight_decay": (0.0,) * 4,
+    "mogrifier_rounds": (5,) * 4,  # of another cell
+    "mogrifier_rank": (0,) * 4,
 }
 
 
@@ -78,6 +92,7 @@ def test_the_default_recipe_trains_otherwise() -> None:
             "average_epochs": 1.0,
         },
         "demo": {},
+        "awd": {},
         "race": {},
     }
 
@@ -107,14 +122,19 @@ def test_the_race_is_medium_with_less_dropout_in_fewer_epochs() -> None:
     ],
 )
 def test_the_tutorials_schedule(preset: str, epoch: int, expected: float) -> None:
-    assert PRESETS[preset].learning_rate_in(epoch) == pytest.approx(expected, rel=1e-12)
+    assert PRESETS[preset].learning_rate_at(epoch) == pytest.approx(expected, rel=1e-12)
 
 
 COUNTS = ("num_layers", "hidden_size", "num_steps", "batch_size", "epochs")
 PROBABILITIES = ("keep_prob", "embedding_keep_prob", "recurrent_keep_prob")
 POSITIVE = ("lr_decay", "learning_rate", "max_grad_norm", *PROBABILITIES)
-NOT_NEGATIVE = ("decay_after", "init_scale", "average_epochs")
-SWITCHES = ("tie_weights", "variational")
+PROBABILITIES_OR_NONE = ("input_keep_prob", "between_keep_prob", "output_keep_prob")
+NOT_NEGATIVE = (
+    *("decay_after", "init_scale", "average_epochs", "layer_init_scale", "average_after_stall"),
+    *("activation_penalty", "slowness_penalty", "weight_decay", "mogrifier_rounds", "mogrifier_rank"),
+    *PROBABILITIES_OR_NONE,
+)
+SWITCHES = ("tie_weights", "variational", "vary_num_steps")
 BEYOND_32_BITS = (
     ("hidden_size", 2**31),
     ("epochs", 10**400),
@@ -129,15 +149,24 @@ BEYOND_32_BITS = (
         *((name, value, "least 1") for name in COUNTS for value in (0, -3)),
         *((name, value, "greater than 0") for name in POSITIVE for value in (0.0, -0.5)),
         *((name, -1, "least 0") for name in NOT_NEGATIVE),
-        *((name, value, "most 1") for name in PROBABILITIES for value in (1.0001, 1.5)),
+        *(
+            (name, value, "most 1")
+            for name in (*PROBABILITIES, *PROBABILITIES_OR_NONE)
+            for value in (1.0001, 1.5)
+        ),
         *((name, value, "true") for name in SWITCHES for value in (0, 1, 1.0, "yes", None)),
         *(("cell", value, "lstm.*gru") for value in ("rnn", "", None, 1)),
         *(
             (name, value, "finite")
-            for name in (*POSITIVE, "init_scale", "average_epochs")
+            for name in (*POSITIVE, "init_scale", "average_epochs", "weight_decay", *PROBABILITIES_OR_NONE)
             for value in (math.nan, math.inf, -math.inf)
         ),
         *((name, value, "most") for name, value in BEYOND_32_BITS),
+        *(("schedule", value, "exponential, one-cycle, cosine") for value in ("linear", "", None)),
+        *(("optimizer", value, "sgd, adam") for value in ("asgd", "Adam", None)),
+        *(("layer_sizes", value, "list") for value in (3, [3, 3], "33", None)),
+        *(("layer_sizes", value, "least 1") for value in ((0, 3), (3, -1))),
+        ("layer_sizes", (3, 2.0), "whole number"),
         *(("num_layers", value, "whole number") for value in (2.0, "2", None, True, [2])),
         *(("keep_prob", value, "finite number") for value in ("0.5", None, True, [0.5])),
     ],
@@ -156,6 +185,76 @@ def test_tied_weights_need_an_embedding_as_wide_as_the_layers() -> None:
     assert SMALL.replace(tie_weights=True, embedding_size=200).tie_weights
     with pytest.raises(UserError, match=r"--tie-weights .* 100 .* 200"):
         SMALL.replace(tie_weights=True, embedding_size=100)
+
+
+def test_layers_of_different_widths() -> None:
+    config = SMALL.replace(num_layers=3, layer_sizes=(5, 4, 3))
+    assert (config.hidden_sizes, config.embedding_width) == ((5, 4, 3), 3)
+    assert config.replace(embedding_size=7).embedding_width == 7
+    assert config.replace(tie_weights=True).tie_weights
+    with pytest.raises(UserError, match=r"--num-layers 2 .*--layer-sizes, .* 3"):
+        config.replace(num_layers=2)
+    with pytest.raises(UserError, match=r"--tie-weights .* 5 .* 3"):
+        config.replace(tie_weights=True, embedding_size=5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, (1.0,) * 4),
+        ({"keep_prob": 0.5}, (0.5,) * 4),
+        ({"input_keep_prob": 0.6}, (0.6, 1, 1, 1)),
+        ({"between_keep_prob": 0.7}, (1, 0.7, 0.7, 1)),
+        ({"output_keep_prob": 0.8}, (1, 1, 1, 0.8)),
+        ({"keep_prob": 0.5, "output_keep_prob": 1.0}, (0.5, 0.5, 0.5, 1)),
+    ],
+    ids=str,
+)
+def test_dropout_by_place_is_as_keep_prob_where_none_is_given(
+    changes: dict[str, float], expected: tuple[float, ...]
+) -> None:
+    config = SMALL.replace(num_layers=3, **changes)
+    assert config.unit_keep_probs == expected
+    assert config.has_dropout == (min(expected) < 1)
+
+
+def test_a_run_has_one_average() -> None:
+    assert SMALL.replace(average_after_stall=5).has_average
+    assert SMALL.replace(average_epochs=1.0).has_average
+    assert not SMALL.has_average
+    with pytest.raises(UserError, match="--average-epochs and --average-after-stall"):
+        SMALL.replace(average_epochs=1.0, average_after_stall=5)
+
+
+# salesforce/awd-lstm-lm, README: the command for Penn Treebank with an LSTM, and main.py's defaults.
+AWD = {
+    "num_layers": 3,
+    "hidden_sizes": (1150, 1150, 400),
+    "embedding_width": 400,
+    "tie_weights": True,
+    "batch_size": 20,
+    "num_steps": 70,
+    "epochs": 500,
+    "unit_keep_probs": (1 - 0.4, 1 - 0.25, 1 - 0.25, 1 - 0.4),
+    "embedding_keep_prob": 1 - 0.1,
+    "recurrent_keep_prob": 1 - 0.5,
+    "init_scale": 0.1,
+    "activation_penalty": 2.0,
+    "slowness_penalty": 1.0,
+    "weight_decay": 1.2e-6,
+    "average_after_stall": 5,
+}
+
+
+def test_awd_is_as_published() -> None:
+    """Rate and bound belong to the mean loss of a step: ours is 70 times as large."""
+    awd = PRESETS["awd"]
+    for name, value in AWD.items():
+        assert getattr(awd, name) == pytest.approx(value, rel=1e-12), name
+    assert (70 * awd.learning_rate, awd.max_grad_norm / 70) == pytest.approx((30, 0.25))
+    assert awd.vary_num_steps
+    assert awd.variational
+    assert {awd.learning_rate_at(epoch) for epoch in range(500)} == {awd.learning_rate}
 
 
 def test_a_configuration_cannot_be_changed() -> None:

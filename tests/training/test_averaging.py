@@ -6,8 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ptb_lm.data.corpus import Corpus
+from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model.config import SMALL
 from ptb_lm.training.averaging import AVERAGE_EVERY, Averages, interval, weight
+from ptb_lm.training.metrics import Progress
+from ptb_lm.training.window_plan import WindowPlan
 
 
 class Recorder:
@@ -23,7 +27,12 @@ class Recorder:
 def moves(horizon: float, *, steps_per_epoch: int, steps: int) -> list[tuple[int, float]]:
     """After which steps the averages move, and how far."""
     backend: Any = Recorder()
-    averages = Averages(backend, SMALL.replace(average_epochs=horizon), steps_per_epoch=steps_per_epoch)
+    ids = np.zeros(steps_per_epoch + 1, np.int32)  # a row, whose windows have a target each
+    data = Corpus(Vocabulary(["<eos>"]), {"train": ids, "valid": np.zeros(9, np.int32), "test": ids})
+    config = SMALL.replace(average_epochs=horizon, batch_size=1, num_steps=1)
+    averages = Averages(backend, config, WindowPlan(data, config, seed=1))
+    if averages.start(Progress()) is None:
+        return []
     for backend.steps_done in range(1, steps + 1):
         averages.update_if_due(backend.steps_done)
     moved: list[tuple[int, float]] = backend.moved

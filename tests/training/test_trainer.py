@@ -100,7 +100,7 @@ def test_a_whole_run_equals_the_reference(horizon: float, text_folder: Path, tmp
         for x_BT, y_BT in corpus.windows(corpus.rows(data.splits["train"], 3), 4):
             loss, gradients, state = reference.loss_and_gradients(weights, x_BT, y_BT, state)
             weights, norm = reference.sgd_update(
-                weights, gradients, learning_rate=config.learning_rate_in(epoch), max_grad_norm=2.0
+                weights, gradients, learning_rate=config.learning_rate_at(epoch), max_grad_norm=2.0
             )
             total, steps, norms = total + loss, steps + 1, norms + norm
             if horizon and (epoch * 22 + steps) % every == 0:
@@ -501,7 +501,7 @@ def test_the_clock_has_the_steps_in_it_and_nothing_else(
     built, clock = fake_trainer()
     outcome = built.train()
     first, second = built.progress.rows
-    assert built.steps == 22
+    assert built.plan.usual_steps == 22
     assert (first["words_per_second"], first["seconds"]) == (12.0, 21.0)
     # Five seconds before the trainer, a save, and the step itself.
     assert outcome["environment"]["seconds_to_first_step"] == 5 + 1000 + 1
@@ -518,7 +518,7 @@ def test_saving_within_an_epoch_is_outside_the_clock(
     saved_at, save = list[int](), built.checkpoints.save
 
     def noted(state: Any, progress: Progress) -> None:
-        saved_at.append(progress.epoch * built.steps + progress.step)
+        saved_at.append(progress.epoch * built.plan.usual_steps + progress.step)
         save(state, progress)
 
     monkeypatch.setattr(built.checkpoints, "save", noted)
@@ -527,7 +527,7 @@ def test_saving_within_an_epoch_is_outside_the_clock(
     # Not more often than every five seconds, each a step; and at the end.
     assert min(after - before for before, after in itertools.pairwise(saved_at[:-1])) > 5, saved_at
     assert len(saved_at) > 3, saved_at
-    assert saved_at[-1] == 2 * built.steps
+    assert saved_at[-1] == 2 * built.plan.usual_steps
 
 
 @pytest.mark.parametrize(
