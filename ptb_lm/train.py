@@ -15,6 +15,7 @@ from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import MAX_SEED
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
 from ptb_lm.model.frameworks import FRAMEWORKS
+from ptb_lm.model.hyperparameter import format_value
 from ptb_lm.training import run_flags
 
 PROG = cli.command_name("train")
@@ -222,15 +223,19 @@ def _add_choice(group: argparse._ArgumentGroup, flag: str, choices: Iterable[str
 
 def _list_presets() -> str:
     """Return each preset's hyper-parameters: by the default recipe, and by the tutorial's if different."""
-    rows = [("", *PRESETS)]
+    rows, same = [("", *PRESETS)], list[str]()
     for each in HYPERPARAMETERS:
-        if each.name != "cell":  # all presets have the same
-            rows.append((each.flag, *(_by_both_recipes(preset, each.name) for preset in PRESETS)))
+        values = [_by_both_recipes(preset, each.name) for preset in PRESETS]
+        if len({*values}) > 1:
+            rows.append((each.flag, *values))
+        else:
+            same.append(f"{each.flag} {values[0]}")
     about = (
         "The hyper-parameters of each --config. Values [in brackets] are of --recipe tutorial, if different."
     )
-    meanings = ((each.flag, each.help) for each in HYPERPARAMETERS if each.name != "cell")
-    return f"{about}\n\n{_align(rows)}\n\n{_list('What they are:', meanings, 22)}"
+    of_all = textwrap.fill(f"All have {', '.join(same)}.", 100)
+    meanings = _list("What they are:", ((each.flag, each.help) for each in HYPERPARAMETERS), 24)
+    return f"{about}\n\n{_align(rows)}\n\n{of_all}\n\n{meanings}"
 
 
 def _list_models() -> str:
@@ -255,11 +260,9 @@ def _by_both_recipes(preset: str, field: str) -> str:
 
 
 def _format(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, tuple):
-        return " ".join(map(str, value)) or "no"
-    return ("no", "yes")[value] if isinstance(value, bool) else f"{value:.4g}"
+    if isinstance(value, bool):
+        return ("no", "yes")[value]
+    return f"{value:.4g}" if isinstance(value, float) else format_value(value) or "no"
 
 
 def _align(rows: Sequence[Sequence[str]]) -> str:

@@ -30,6 +30,11 @@ def flag_name(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
+def format_value(value: Any) -> str:
+    """Return a value as it is given to its flag."""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hyperparameter:
     """A field of a configuration.
@@ -81,6 +86,10 @@ class Hyperparameter:
         if problem := self._problem_of_one(value):
             raise argparse.ArgumentTypeError(problem)
         return value
+
+    def from_json(self, value: Any) -> Any:
+        """Return the value that is written as this JSON value, which has lists in place of tuples."""
+        return tuple(value) if self.is_sequence and isinstance(value, list) else value
 
     def check(self, value: Any) -> None:
         """Check a value.

@@ -16,6 +16,7 @@ from ptb_lm.model import fastest, parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import CHOICE_NAMES
 from ptb_lm.model.config import HYPERPARAMETERS
+from ptb_lm.model.hyperparameter import format_value
 from ptb_lm.training import run_data, run_folders, tensors
 from ptb_lm.training.run_config import InitFrom, RunConfig
 from ptb_lm.training.run_directory import RunDirectory
@@ -68,24 +69,25 @@ class Start:
             UserError: A flag contradicts this run, or no flag names a text and that of this run is not there.
         """
         before = self.run.hyperparameters
-        changes = {each.name: given[each.name] for each in HYPERPARAMETERS if each.name in given}
-        if changes.get("embedding_size") == before.embedding_width:
-            del changes["embedding_size"]
         run_settings = {
             "config": self.run.config,
             "recipe": self.run.recipe,
             **{name: getattr(before, name) for name in SIZES},
+            "hidden_size": before.layer_sizes or before.hidden_size,
+            "layer_sizes": before.hidden_sizes,
         }
-        for name, value in {**given, **changes}.items():
-            if (
-                name in run_settings
-                and name in {"config", "recipe", *changes}
-                and value != run_settings[name]
-            ):
+        for name in (name for name in run_settings if name in given):
+            same = name == "embedding_size" and given[name] == before.embedding_width
+            if not same and given[name] != run_settings[name]:
                 raise UserError(
-                    f"{flag_list([name])} {value} contradicts the run {self.directory.path}, which has "
-                    f"{run_settings[name]}"
+                    f"{flag_list([name])} {format_value(given[name])} contradicts the run "
+                    f"{self.directory.path}, which has {format_value(run_settings[name])}"
                 )
+        changes = {
+            each.name: given[each.name]
+            for each in HYPERPARAMETERS
+            if each.name in given and each.name not in SIZES
+        }
         choices = {"framework": self.run.choice.framework}
         choices |= {name: given[name] for name in CHOICE_NAMES if name in given}
         given = {**self._own_text(), **given} if "data" not in given else given

@@ -150,13 +150,15 @@ class RunConfig:
         for name, value in values.items():
             if type(value) is not (int if name == "seed" else str):
                 raise UserError(f"{source}: {name} cannot be {value!r}")
-        for each in HYPERPARAMETERS:
-            if each.is_sequence and isinstance(hyperparameters.get(each.name), list):
-                hyperparameters[each.name] = tuple(hyperparameters[each.name])
         try:
             choice = Choice(**{name: values.pop(name) for name in CHOICE_NAMES})
             read = {name: _read_optional(name, value) for name, value in given.items()}
-            return cls(choice=choice, hyperparameters=Config(**hyperparameters), **values, **read)
+            found = {
+                each.name: each.from_json(hyperparameters[each.name])
+                for each in HYPERPARAMETERS
+                if each.name in hyperparameters
+            }
+            return cls(choice=choice, hyperparameters=Config(**found), **values, **read)
         except (UserError, ValueError) as error:
             raise UserError(f"{source}: {error}") from None
 

@@ -22,7 +22,7 @@ from ptb_lm.data.preparation import (
 from ptb_lm.model import fastest
 from ptb_lm.model.choice import CHOICE_NAMES
 from ptb_lm.model.config import HYPERPARAMETERS, RECIPES, Config
-from ptb_lm.model.hyperparameter import flag_name
+from ptb_lm.model.hyperparameter import flag_name, format_value
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.training.run_config import PLACES, RESUMABLE, RESUMABLE_HYPERPARAMETERS, RunConfig
 
@@ -60,9 +60,11 @@ def with_given(config: Config, given: Mapping[str, Any]) -> Config:
     """
     changes = {each.name: given[each.name] for each in HYPERPARAMETERS if each.name in given}
     if sizes := changes.get("layer_sizes"):
-        changes.setdefault("num_layers", len(sizes))
         if "hidden_size" in changes:
             raise UserError("give --layer-sizes or --hidden-size, not both")
+        changes.setdefault("num_layers", len(sizes))
+        if len({*sizes}) == 1 and len(sizes) == changes["num_layers"]:  # a model has one description
+            changes |= {"hidden_size": sizes[0], "layer_sizes": ()}
     elif changes.keys() & {"num_layers", "hidden_size"}:
         changes["layer_sizes"] = ()  # those of the preset
     return config.replace(**changes)
@@ -95,7 +97,7 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
             "an imported run has no state of a training that could be resumed; --init-from starts a new run "
             "from its weights"
         )
-    before = run.settings
+    before = {**run.settings, "layer_sizes": run.hyperparameters.hidden_sizes}
     if "init_from" in given:
         raise UserError("--init-from starts a new run and cannot be combined with --resume")
     preparation = {
@@ -110,8 +112,9 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
     for name in given:
         if name in before and name not in RESUMABLE and given[name] != before[name]:
             raise UserError(
-                f"{flag_name(name)} {given[name]} differs from the run's {before[name]}; a resumed run can "
-                f"change {', '.join(map(flag_name, CHANGEABLE))} and nothing else"
+                f"{flag_name(name)} {format_value(given[name])} differs from the run's "
+                f"{format_value(before[name])}; a resumed run can change "
+                f"{', '.join(map(flag_name, CHANGEABLE))} and nothing else"
                 + ("; --init-from starts a new run from its weights" if name in CHOICE_NAMES else "")
             )
     return dataclasses.replace(
@@ -119,7 +122,9 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
         data=given.get("data", run.data),
         source=None if "data" in given else run.source,
         choice=dataclasses.replace(run.choice, device=given.get("device", run.choice.device)),
-        hyperparameters=with_given(run.hyperparameters, given),
+        hyperparameters=run.hyperparameters.replace(
+            **{name: given[name] for name in RESUMABLE_HYPERPARAMETERS if name in given}
+        ),
     )
 
 

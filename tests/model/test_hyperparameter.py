@@ -1,5 +1,6 @@
 """The line of a hyper-parameter, its flag and its bounds."""
 
+import argparse
 import dataclasses
 import json
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from runs import refusal
 from ptb_lm import train
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.config import HYPERPARAMETERS, SMALL
-from ptb_lm.model.hyperparameter import Hyperparameter, hyperparameter, hyperparameters
+from ptb_lm.model.hyperparameter import Hyperparameter, format_value, hyperparameter, hyperparameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,9 +21,10 @@ class Toy:
     colour: str = hyperparameter("red", "of the toy", choices=("red", "blue"))
     label: str = hyperparameter("", "on its side")
     share: float = hyperparameter(0.5, "of the sand", minimum=0, maximum=1, resumable=True)
+    sides: tuple[int, ...] = hyperparameter((), "of each part", minimum=3)
 
 
-COLOUR, LABEL, SHARE = hyperparameters(Toy)
+COLOUR, LABEL, SHARE, SIDES = hyperparameters(Toy)
 
 
 def test_a_line_tells_everything() -> None:
@@ -42,6 +44,10 @@ def test_a_line_tells_everything() -> None:
         (LABEL, None, "--label .*text"),
         (SHARE, 1.5, "--share .*most 1"),
         (SHARE, -1, "--share .*least 0"),
+        (SIDES, 4, "--sides .*list"),
+        (SIDES, [4, 4], "--sides .*list"),
+        (SIDES, (4, 2), "--sides .*least 3"),
+        (SIDES, (4, "4"), "--sides .*whole number"),
     ],
 )
 def test_a_value_that_the_line_excludes_is_refused(which: Hyperparameter, value: Any, problem: str) -> None:
@@ -50,9 +56,24 @@ def test_a_value_that_the_line_excludes_is_refused(which: Hyperparameter, value:
 
 
 def test_a_value_that_the_line_allows_is_accepted() -> None:
-    for which, values in ((COLOUR, ("red", "blue")), (LABEL, ("", "x")), (SHARE, (0, 1, 0.25))):
+    for which, values in (
+        (COLOUR, ("red", "blue")),
+        (LABEL, ("", "x")),
+        (SHARE, (0, 1, 0.25)),
+        (SIDES, ((), (3, 9))),
+    ):
         for value in values:
             which.check(value)
+
+
+def test_several_values_are_a_tuple() -> None:
+    """By the flag, from JSON, and as they are shown."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument(SIDES.flag, **SIDES.argument)
+    assert parser.parse_args(["--sides", "3", "7"]).sides == (3, 7)
+    assert parser.parse_args([]).sides is None
+    assert SIDES.from_json([3, 7]) == (3, 7)
+    assert format_value((3, 7)) == "3 7"
 
 
 def outside(each: Hyperparameter) -> list[Any]:
@@ -61,6 +82,10 @@ def outside(each: Hyperparameter) -> list[Any]:
         return []
     low = each.minimum - 1 if each.minimum is not None else each.above
     return [low, *([] if each.maximum is None else [each.maximum + 1])]
+
+
+def as_json(each: Hyperparameter, value: Any) -> Any:
+    return [value] if each.is_sequence else value
 
 
 @pytest.mark.parametrize("each", HYPERPARAMETERS, ids=lambda each: each.name)
@@ -72,7 +97,10 @@ def test_config_json_refuses_what_the_flag_refuses(
     for value in outside(each):
         by_flag = refusal(capsys, train, f"{each.flag}={value}", "--data", "nowhere")
         by_flag = by_flag.removeprefix("argument ").replace(":", "", 1).removesuffix(" (see --help)")
-        config = {**train_config(), "hyperparameters": {**dataclasses.asdict(SMALL), each.name: value}}
+        config = {
+            **train_config(),
+            "hyperparameters": {**dataclasses.asdict(SMALL), each.name: as_json(each, value)},
+        }
         with pytest.raises(UserError) as caught:
             RunConfig.from_json(json.loads(json.dumps(config)), tmp_path / "config.json")
         # A flag reads whole numbers as numbers.
