@@ -21,11 +21,11 @@ PROG = cli.command_name("export")
 FORMATS = {"onnx": "ONNX, opset 17", "torchscript": "TorchScript", "torch-export": "a torch.export program"}
 EPILOG = (
     "The inputs are words [batch, time], int64 (a word's id is its line in vocabulary.txt, from 0), and the "
-    "state before them, h and c [layers, batch, hidden], zero where a text begins. The outputs are logits "
-    "[batch, time, vocabulary] and the state after the last word. The axis batch is of any length. So is "
-    "time, unless --steps fixes it; torch-export always fixes it, to 1 by default. The file holds the "
-    "vocabulary as a JSON list (onnx: the metadata vocabulary; the others: the extra file vocabulary.json), "
-    "but not how text becomes words (the training's --tokenize, --lowercase and --numbers)."
+    "state before them, h and c [layers, batch, units of the widest layer], zero where a text begins. The "
+    "outputs are logits [batch, time, vocabulary] and the state after the last word. The axis batch is of "
+    "any length. So is time, unless --steps fixes it; torch-export always fixes it, to 1 by default. The "
+    "file holds the vocabulary as a JSON list (onnx: the metadata vocabulary; the others: the extra file "
+    "vocabulary.json), but not how text becomes words (the training's --tokenize, --lowercase and --numbers)."
 )
 
 
@@ -77,10 +77,11 @@ def _export(arguments: argparse.Namespace) -> int:
         arguments.out, arguments.format, run.hyperparameters, weights, vocabulary.words, steps=arguments.steps
     )
     time = "time" if steps is None else steps
-    layers, hidden, size = run.hyperparameters.num_layers, run.hyperparameters.hidden_size, len(vocabulary)
+    units, size = run.hyperparameters.hidden_sizes, len(vocabulary)
+    wider = "; all layers have the units of the widest, by weights of zero" if len({*units}) > 1 else ""
     cli.say(
-        f"wrote {arguments.out}: {FORMATS[arguments.format]}; words [batch, {time}], h and c [{layers}, "
-        f"batch, {hidden}] -> logits [batch, {time}, {size}], h and c"
+        f"wrote {arguments.out}: {FORMATS[arguments.format]}; words [batch, {time}], h and c [{len(units)}, "
+        f"batch, {max(units)}] -> logits [batch, {time}, {size}], h and c{wider}"
     )
     return 0
 

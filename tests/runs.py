@@ -84,6 +84,8 @@ def write_run(
     from ptb_lm.training.run_directory import RunDirectory
 
     sizes = {"hidden_size": 7, "num_steps": 5, "batch_size": 3, "device": "cpu"}
+    if "layer_sizes" in given:
+        del sizes["hidden_size"]
     run = run_flags.new_config({**sizes, **given})
     vocabulary, directory = Vocabulary(words), RunDirectory(folder)
     weights = weights or random_weights(run.hyperparameters, len(words), seed=1)

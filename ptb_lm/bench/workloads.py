@@ -154,10 +154,16 @@ class LanguageTask:
         """Description of the sizes."""
         config = self.config
         cell = "" if config.cell == LSTM else f"{config.cell} "
+        units = f"{config.num_layers} × {config.hidden_size}"
+        if config.layer_sizes:
+            units = " + ".join(map(str, config.layer_sizes))
+        keep_probs = config.unit_keep_probs
+        by_place = keep_probs if len({*keep_probs}) > 1 else keep_probs[:1]
+        dropped = " / ".join(f"{1 - keep_prob:.2g}" for keep_prob in by_place)
         return (
-            f"{config.num_layers} × {config.hidden_size} {cell}units, embedding {config.embedding_width}, "
+            f"{units} {cell}units, embedding {config.embedding_width}, "
             f"vocabulary {self.vocabulary_size:,}, batch {config.batch_size} × {config.num_steps} steps, "
-            f"dropout {1 - config.keep_prob:.2g}{''.join(self._more_dropout())}"
+            f"dropout {dropped}{''.join(self._more_dropout())}"
         )
 
     def _more_dropout(self) -> Iterator[str]:

@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 
 from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
+from ptb_lm.model import parameters
 from ptb_lm.model.config import Config
 
 OPSET = 17
@@ -56,6 +57,8 @@ def model(
 ) -> onnx.ModelProto:
     """Return the model; its batch is of any size.
 
+    Layers of different widths are made equally wide (parameters.widen_layers).
+
     Args:
         config: The hyper-parameters, of the cell lstm.
         weights: Canonical parameters (model/parameters.py).
@@ -66,6 +69,7 @@ def model(
         UserError: It would be larger than a file of this format can be.
     """
     vocabulary = json.dumps(list(words))
+    config, weights = parameters.widen_layers(config, weights)
     _check_size(config, weights, vocabulary)
     onnx_model = onnx.parser.parse_model(_network(config, len(words), "time" if steps is None else steps))
     onnx_model.graph.initializer.extend(

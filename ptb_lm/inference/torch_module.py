@@ -76,6 +76,8 @@ class PlainLanguageModel(nn.Module):
 def to_torch(config: Config, weights: Mapping[str, NDArray[Any]]) -> PlainLanguageModel:
     """Return a model as a plain module on the CPU, in the precision of its weights, ready to evaluate.
 
+    Layers of different widths are made equally wide (parameters.widen_layers): torch.nn.LSTM has no others.
+
     Args:
         config: The hyper-parameters.
         weights: Canonical parameters (model/parameters.py); they are copied.
@@ -87,6 +89,7 @@ def to_torch(config: Config, weights: Mapping[str, NDArray[Any]]) -> PlainLangua
         raise UserError(f"torch.nn.LSTM computes the cell {LSTM}, but this model's cell is {config.cell}")
     vocabulary_size = len(weights["embedding"])
     parameters.check(weights, config, vocabulary_size)
+    config, weights = parameters.widen_layers(config, weights)
     # On no device at first, so that no number is drawn: the caller's random stream stays as it was.
     with torch.device("meta"):
         module = PlainLanguageModel(

@@ -6,6 +6,7 @@ parameters are those of its cell (ptb_lm.model.cells).
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -137,6 +138,30 @@ def draw_uniform(
             # The doubles of a bit generator are a stable stream; float32 draws would be another one.
             weights[name] = (bound * (rng.random(shape) * 2 - 1)).astype(np.float32)
     return weights
+
+
+def widen_layers(config: Config, weights: Mapping[str, NDArray[Any]]) -> tuple[Config, Weights]:
+    """Return the same model with all layers as wide as the widest, for programs that have no others.
+
+    A narrower layer gets further units, whose weights are zero: their state stays zero, and no score changes.
+
+    Args:
+        config: Hyper-parameters, of a cell without layer normalisation.
+        weights: Canonical parameters.
+    """
+    units = max(config.hidden_sizes)
+    wide = config.replace(
+        hidden_size=units,
+        layer_sizes=(),
+        embedding_size=0 if config.tie_weights else config.embedding_width,
+    )
+    padded: Weights = {}
+    for name, shape in shapes(wide, len(weights["embedding"])).items():
+        gates = shape[-1] // units if owner(name) else 1  # each has columns of its own
+        before, after = ((*each[:-1], gates, each[-1] // gates) for each in (weights[name].shape, shape))
+        padding = [(0, room - size) for size, room in zip(before, after, strict=True)]
+        padded[name] = np.pad(weights[name].reshape(before), padding).reshape(shape)
+    return wide, padded
 
 
 def count_scalars(weights: Mapping[str, NDArray[np.floating]]) -> int:

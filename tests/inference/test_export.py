@@ -5,7 +5,7 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,6 +34,8 @@ WORDS = ("a", "<eos>", *"bcdefghij", "<unk>")
 SIZES: dict[str, dict[str, Any]] = {
     "untied": {"embedding_size": 5, "num_layers": 3, "hidden_size": 6},
     "tied": {"tie_weights": True, "hidden_size": 6},
+    # What is written has layers of the widest one's units, of which some are zero.
+    "widths, tied": {"layer_sizes": (4, 6, 5), "tie_weights": True},
 }
 SHAPES = [(1, 1), (4, 1), (1, 9), (3, 5), (2, 40)]  # batch, time
 # With its scope, without which each test would have a run of its own.
@@ -56,12 +58,18 @@ def run_export(run: Path, path: Path, *flags: str) -> Path:
 def reference_outputs(
     run: Path, words_BT: np.ndarray, h_LBH: np.ndarray, c_LBH: np.ndarray
 ) -> list[np.ndarray]:
-    """By the NumPy reference, in float64: log-probabilities, h and c after."""
+    """By the NumPy reference, in float64: log-probabilities, then h and c after of each layer's own units."""
     weights, _ = tensors.load(run / "weights.safetensors")
     weights = {name: array.astype(np.float64) for name, array in weights.items()}
-    state: Any = ([*h_LBH.astype(np.float64)], [*c_LBH.astype(np.float64)])
+    state: Any = [own_units(weights, state_LBH.astype(np.float64)) for state_LBH in (h_LBH, c_LBH)]
     log_p_BTV, after = reference.log_probabilities(weights, words_BT, state)
-    return [log_p_BTV, np.stack(after[0]), np.stack(after[1])]
+    return [log_p_BTV, *after[0], *after[1]]
+
+
+def own_units(weights: Mapping[str, np.ndarray], state_LBH: np.ndarray) -> list[np.ndarray]:
+    """The state of each layer, without the units that it has been widened by."""
+    sizes = [len(weights[f"lstm.{layer}.recurrent_kernel"]) for layer in range(len(state_LBH))]
+    return [state_BH[:, :size] for state_BH, size in zip(state_LBH, sizes, strict=True)]
 
 
 def check(run: Path, call: Call, shapes: list[tuple[int, int]]) -> None:
@@ -72,8 +80,9 @@ def check(run: Path, call: Call, shapes: list[tuple[int, int]]) -> None:
     directory = RunDirectory(run)
     config = directory.read_config()
     vocabulary = directory.read_vocabulary()
-    module = to_torch(config.hyperparameters, directory.read_weights(config, vocabulary))
-    layers, hidden = config.hyperparameters.num_layers, config.hyperparameters.hidden_size
+    weights = directory.read_weights(config, vocabulary)
+    module = to_torch(config.hyperparameters, weights)
+    layers, hidden = config.hyperparameters.num_layers, max(config.hyperparameters.hidden_sizes)
     for batch, time in shapes:
         rng = np.random.default_rng(time)
         words_BT = rng.integers(len(vocabulary), size=(batch, time))
@@ -86,8 +95,9 @@ def check(run: Path, call: Call, shapes: list[tuple[int, int]]) -> None:
             np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-5, atol=2e-6)
         if batch * time <= 4:
             log_p_BTV = reference.log_softmax(found[0].astype(np.float64))
+            after = [own for state_LBH in found[1:] for own in own_units(weights, state_LBH)]
             for ours, theirs in zip(
-                [log_p_BTV, *found[1:]], reference_outputs(run, words_BT, h_LBH, c_LBH), strict=True
+                [log_p_BTV, *after], reference_outputs(run, words_BT, h_LBH, c_LBH), strict=True
             ):
                 np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=2e-6)
 
@@ -114,9 +124,10 @@ def test_onnx_of_a_sequence(run: Path, tmp_path: Path, capsys: pytest.CaptureFix
     path = run_export(run, tmp_path / "m.onnx", "--format", "onnx")
     layers = json.loads((run / "config.json").read_text())["hyperparameters"]["num_layers"]
     size = len(vocabulary_of(run))
+    widened = "; all layers have the units of the widest, by weights of zero" if "widths" in str(run) else ""
     assert capsys.readouterr().out == (
         f"wrote {path}: ONNX, opset 17; words [batch, time], h and c [{layers}, batch, 6] -> logits [batch, "
-        f"time, {size}], h and c\n"
+        f"time, {size}], h and c{widened}\n"
     )
     session, call = onnx_session(path)
     assert [(each.name, each.shape, each.type) for each in session.get_inputs()] == [

@@ -2,18 +2,23 @@
 
 import numpy as np
 import pytest
+from support import random_weights
 from typing_extensions import override
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.model import cells, parameters
+from ptb_lm.model import cells, parameters, reference
 from ptb_lm.model.cells import lstm
-from ptb_lm.model.config import PRESETS
+from ptb_lm.model.config import PRESETS, SMALL
 
 
 @pytest.mark.parametrize(
-    ("preset", "count"), [("small", 4_651_600), ("medium", 19_775_200), ("large", 66_022_000)]
+    ("preset", "count"),
+    [
+        *(("small", 4_651_600), ("medium", 19_775_200), ("large", 66_022_000)),
+        ("awd", 24_221_600 - 4 * (1150 + 1150 + 400)),  # as published, but with one bias a layer
+    ],
 )
-def test_parameter_counts_of_the_tutorial(preset: str, count: int) -> None:
+def test_parameter_counts_are_the_published_ones(preset: str, count: int) -> None:
     zeros = {name: np.empty(shape) for name, shape in parameters.shapes(PRESETS[preset], 10_000).items()}
     assert parameters.count_scalars(zeros) == count
 
@@ -69,6 +74,39 @@ def test_gains_begin_at_one_and_biases_at_zero(cell: str, constants: dict[str, f
             assert len(np.unique(weight)) == weight.size, name
     constant = [name for name, weight in weights.items() if len(np.unique(weight)) < weight.size]
     assert len([name for name in constant if name.startswith(cell)]) == len(constants)
+
+
+def test_layers_may_begin_in_a_range_of_their_own() -> None:
+    """By the root of each one's units. It scales the same random numbers; nothing else is changed."""
+    config = PRESETS["small"].replace(num_layers=3, layer_sizes=(40, 50, 9), embedding_size=30)
+    plain = parameters.draw_initial(config, 60, seed=5)
+    scaled = parameters.draw_initial(config.replace(layer_init_scale=0.7), 60, seed=5)
+    for name, weight in plain.items():
+        units = {"lstm.0": 40, "lstm.1": 50, "lstm.2": 9}.get(name[:6])
+        bound = 0.7 / units**0.5 if units else config.init_scale
+        np.testing.assert_allclose(scaled[name], weight * (bound / 0.1), rtol=1e-6, err_msg=name)
+        if weight.any():  # biases begin at zero
+            assert 0.9 * bound < np.abs(scaled[name]).max() <= bound, name
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_widened_layers_compute_the_same(tied: bool) -> None:
+    """Scores and, of the units that were there, state; the units that are new stay at zero."""
+    sizes = (4, 7, 5)
+    config = SMALL.replace(num_layers=3, layer_sizes=sizes, embedding_size=5, tie_weights=tied)
+    weights = random_weights(config, 9, seed=1)
+    wide, widened = parameters.widen_layers(config, weights)
+    assert (wide.hidden_sizes, wide.tie_weights) == ((7, 7, 7), tied)
+    parameters.check(widened, wide, 9)
+    words_BT = np.random.default_rng(2).integers(9, size=(2, 6))
+    expected, (h, c) = reference.log_probabilities(weights, words_BT, reference.zero_state(weights, 2))
+    found, after = reference.log_probabilities(widened, words_BT, reference.zero_state(widened, 2))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
+    for parts, wider in ((h, after[0]), (c, after[1])):
+        for part_BH, wider_BH in zip(parts, wider, strict=True):
+            size = part_BH.shape[1]
+            np.testing.assert_allclose(wider_BH[:, :size], part_BH, rtol=0, atol=1e-13)
+            assert not wider_BH[:, size:].any()
 
 
 def test_check_names_what_does_not_fit() -> None:

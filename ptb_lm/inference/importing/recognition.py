@@ -45,9 +45,6 @@ _EMBEDDING = re.compile("emb|encoder|lookup|wte", re.IGNORECASE)
 def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Arrays, str]:
     """Return a model from elsewhere in a run's form.
 
-    All layers of a run are equally wide. A layer with fewer units gets further ones, whose weights are zero:
-    their state stays zero, and so does the gradient with respect to these weights.
-
     Args:
         tensors: The model's parameters, by the names that its program gave them.
         vocabulary_size: V.
@@ -67,7 +64,7 @@ def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Ar
         for number in range(len(weights))
         if (name := f"{cell.name}.{number}.recurrent_kernel") in weights
     ] or [1]
-    hidden, width = max(units), units[-1] if is_tied else weights["embedding"].shape[-1]
+    width = units[-1] if is_tied else weights["embedding"].shape[-1]
     parameters.check_shapes(
         weights, parameters.shapes_of_sizes(vocabulary_size, width, units, cell=cell, tie_weights=is_tied)
     )
@@ -75,8 +72,9 @@ def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Ar
         "cell": cell.name,
         **{field: getattr(cell, name) for name, field in cells.CELLS[cell.name].options.items()},
         "num_layers": len(units),
-        "hidden_size": hidden,
-        "embedding_size": 0 if is_tied or width == hidden else width,
+        "hidden_size": max(units),
+        "layer_sizes": tuple(units) if len({*units}) > 1 else (),
+        "embedding_size": 0 if width == units[-1] else width,
         "tie_weights": is_tied,
     }
     sentence = (
@@ -84,24 +82,8 @@ def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Ar
         f"{', '.join(f'{each:,}' for each in units)} units, softmax {'' if is_tied else 'not '}tied to the "
         f"embedding; {parameters.count_scalars(weights):,} parameters"
     )
-    if len({*units}) > 1:
-        sentence += f"; each layer is widened to {hidden:,} by weights of zero, which change no score"
-    wide = {
-        name: _widen(weights[name], shape, gates=_count_gates(weights[name].shape, shape, hidden=hidden))
-        for name, shape in parameters.shapes(Config(**sizes), vocabulary_size).items()
-    }
-    return sizes, wide, sentence
-
-
-def _count_gates(old: tuple[int, ...], new: tuple[int, ...], *, hidden: int) -> int:
-    """Return into how many parts the columns of a parameter are divided, each of which is widened."""
-    return 1 if old[-1] == new[-1] else new[-1] // hidden
-
-
-def _widen(array: NDArray[Any], shape: tuple[int, ...], *, gates: int) -> NDArray[Any]:
-    """Return a parameter in a larger shape, with zeros where it has none; its columns are those of gates."""
-    old, new = ((*each[:-1], gates, each[-1] // gates) for each in (array.shape, shape))
-    return np.pad(array.reshape(old), [(0, n - o) for o, n in zip(old, new, strict=True)]).reshape(shape)
+    in_order = parameters.shapes(Config(**sizes), vocabulary_size)
+    return sizes, {name: weights[name] for name in in_order}, sentence
 
 
 def _translate(tensors: Arrays, vocabulary_size: int) -> tuple[str, Arrays]:

@@ -16,6 +16,7 @@ VOCABULARY = 11
 CONFIGS = {
     "two layers, a narrow embedding": SMALL.replace(num_layers=2, hidden_size=7, embedding_size=5),
     "three layers": SMALL.replace(num_layers=3, hidden_size=4),
+    "three widths, tied": SMALL.replace(num_layers=3, layer_sizes=(4, 8, 5), tie_weights=True),
     "tied": SMALL.replace(num_layers=2, hidden_size=6, tie_weights=True),
     "Mogrifier": SMALL.replace(cell="mogrifier_lstm", hidden_size=6, embedding_size=5, mogrifier_rounds=3),
     "Mogrifier of a rank": SMALL.replace(cell="mogrifier_lstm", hidden_size=6, mogrifier_rank=2),
