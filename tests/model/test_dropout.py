@@ -34,6 +34,20 @@ CASES: dict[str, dict[str, Any]] = {
     "recurrent weights": {"recurrent_keep_prob": 0.7},
     "tied, nothing dropped": {"tie_weights": True},
     "tied words": {"tie_weights": True, "embedding_keep_prob": 0.6},
+    "by place": {
+        "num_layers": 3,
+        "layer_sizes": (6, 8, 5),
+        "embedding_size": 9,
+        "input_keep_prob": 0.5,
+        "between_keep_prob": 0.7,
+        "output_keep_prob": 0.9,
+    },
+    "between alone, tied": {
+        "num_layers": 3,
+        "between_keep_prob": 0.6,
+        "variational": True,
+        "tie_weights": True,
+    },
     "all": {**UNITS, **WEIGHTS},
     "all, tied": {**WEIGHTS, "keep_prob": 0.5, "tie_weights": True, "variational": True},
 }
@@ -232,6 +246,30 @@ def test_masks_are_the_same_for_all_models_and_others_for_another_seed(
         assert any((mask != ours).any() for mask, ours in zip(another.units, first.units, strict=True))
 
 
+PLACES = ("input_keep_prob", "between_keep_prob", "output_keep_prob")
+
+
+@every_framework
+def test_a_place_that_keeps_all_does_and_one_that_is_as_the_others_draws_what_they_draw(
+    framework: str, tiny_config: Config
+) -> None:
+    """The random stream does not depend on how the same keep probabilities are said."""
+    choice = {"framework": framework, "model": "basic", "device": "cpu", "precision": "fp32"}
+
+    def draw(**changes: float) -> Masks[np.ndarray]:
+        return drawn_by(build(tiny_config.replace(**changes), **choice))()
+
+    usual, named = draw(keep_prob=0.5), draw(**dict.fromkeys(PLACES, 0.5))
+    some = draw(keep_prob=0.5, input_keep_prob=1.0, output_keep_prob=0.9)
+    for mask, expected in zip(named.units, usual.units, strict=True):
+        np.testing.assert_array_equal(mask, expected)
+    assert (some.units[0] == 1).all()
+    np.testing.assert_array_equal(some.units[1], usual.units[1])
+    # What 0.5 keeps 0.9 keeps, too: both compare the same random numbers.
+    assert (some.units[2][usual.units[2] != 0] != 0).all()
+    assert (some.units[2] != 0).sum() > (usual.units[2] != 0).sum()
+
+
 # Sizes of the real model, so that rates are known well.
 LARGE = {"hidden_size": 650, "num_layers": 2, "num_steps": 35, "batch_size": 20}
 
@@ -310,6 +348,18 @@ def test_places_are_of_the_widths_that_they_drop(tiny_config: Config) -> None:
         {f"lstm.{layer}.recurrent_kernel": Place((7, 28), 0.9) for layer in (0, 1)},
         [Place((5, 3, width), 0.5) for width in (4, 7, 7)],
     )
+    by_place = config.replace(
+        num_layers=3, layer_sizes=(6, 8, 5), input_keep_prob=0.6, between_keep_prob=0.7, output_keep_prob=0.8
+    )
+    assert places(by_place, VOCABULARY, batch=3, steps=5) == Masks(
+        {f"lstm.{layer}.recurrent_kernel": Place((h, 4 * h), 0.9) for layer, h in enumerate((6, 8, 5))},
+        [Place((5, 3, width), keep_prob) for width, keep_prob in ((4, 0.6), (6, 0.7), (8, 0.7), (5, 0.8))],
+    )
+    # Where a place has a mask, all have: one that keeps everything is drawn, too.
+    some = places(tiny_config.replace(between_keep_prob=0.5), VOCABULARY, batch=3, steps=5)
+    assert [place.keep_prob for place in some.units] == [1, 0.5, 1]
+    nowhere = tiny_config.replace(keep_prob=0.5, **dict.fromkeys(PLACES, 1.0))
+    assert places(nowhere, VOCABULARY, batch=3, steps=5) == Masks({}, [])
     window = places(config.replace(variational=True), VOCABULARY, batch=3, steps=5)
     assert [place.shape for place in window.units] == [(1, 3, 4), (1, 3, 7), (1, 3, 7)]
     words = places(tiny_config.replace(embedding_keep_prob=0.8), VOCABULARY, batch=3, steps=5)
