@@ -233,7 +233,7 @@ def _list_presets() -> str:
     about = (
         "The hyper-parameters of each --config. Values [in brackets] are of --recipe tutorial, if different."
     )
-    of_all = textwrap.fill(f"All have {', '.join(same)}.", 100)
+    of_all = textwrap.fill(f"All have {', '.join(same)}.", 100, break_on_hyphens=False)
     meanings = _list("What they are:", ((each.flag, each.help) for each in HYPERPARAMETERS), 24)
     return f"{about}\n\n{_align(rows)}\n\n{of_all}\n\n{meanings}"
 
@@ -272,7 +272,13 @@ def _align(rows: Sequence[Sequence[str]]) -> str:
 
 def _list(title: str, rows: Iterable[tuple[str, str]], width: int = 17) -> str:
     lines = (
-        textwrap.fill(f"{name:<{width}}{text}", 100, initial_indent="  ", subsequent_indent=" " * (2 + width))
+        textwrap.fill(
+            f"{name:<{width}}{text}",
+            100,
+            initial_indent="  ",
+            subsequent_indent=" " * (2 + width),
+            break_on_hyphens=False,
+        )
         for name, text in rows
     )
     return "\n".join([title, *lines])
