@@ -26,13 +26,23 @@ MODEL_FLAGS = (
 )
 # Most runs need none of these: --help names them, --help-all says what they are.
 RARE_FLAGS = (
-    *("text_column", "lowercase", "numbers", "min_count", "valid_fraction", "test_fraction"),
+    *("text_column", "tokenize", "lowercase", "numbers", "min_count", "valid_fraction", "test_fraction"),
     *("embedding_size", "num_steps", "decay_after", "lr_decay", "max_grad_norm", "init_scale"),
     *("variational", "embedding_keep_prob", "recurrent_keep_prob", "average_epochs"),
+    *("schedule", "optimizer"),
     *("layer_sizes", "mogrifier_rounds", "mogrifier_rank", "layer_init_scale"),
     *("input_keep_prob", "between_keep_prob", "output_keep_prob", "vary_num_steps"),
     *("activation_penalty", "slowness_penalty", "weight_decay", "average_after_stall"),
-    *("batch_size_per_device", "extend_vocabulary", "jobs", "log_interval", "unroll", "reduce_precision"),
+    *(
+        "batch_size_per_device",
+        "extend_vocabulary",
+        "jobs",
+        "overwrite",
+        "log_interval",
+        "execution",
+        "unroll",
+    ),
+    "reduce_precision",
 )
 
 

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from ptb_lm.model import frameworks, rules
 from ptb_lm.model.cells import CELLS
 from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
+from ptb_lm.model.hyperparameter import Hyperparameter
 from ptb_lm.torch_backend import runtime
 from ptb_lm.training import display, run_flags, tensors
 from ptb_lm.training.run_directory import RunDirectory
@@ -100,7 +102,8 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
         (["--tie-weights", "--embedding-size", "5"], "5 is not 6"),
         (["--lr", "0.1"], "--learning-rate"),
         (["--use_fp16"], "--precision fp16"),
-        (["--optimizer", "adam"], "SGD"),
+        (["--optimizer", "asgd"], "--optimizer: invalid choice: 'asgd'"),
+        (["--wdecay", "1e-6"], "--weight-decay"),
         (["--model", "small"], "--config small"),
         (["--model", "GRU"], "--cell gru"),
         (["--epoch", "1"], "did you mean --epochs?"),
@@ -916,21 +919,31 @@ def test_a_longer_help_describes_each_flag(
 def test_the_presets_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     """Each value of the table, read back."""
     assert runs.run_command(train, "--help-presets") == 0
-    _, table, meanings = capsys.readouterr().out.split("\n\n")
+    _, table, same, meanings = capsys.readouterr().out.split("\n\n")
     for each in HYPERPARAMETERS:
-        assert each.name == "cell" or f"\n  {each.flag} " in meanings
+        assert f"\n  {each.flag} " in meanings
     head, *rows = table.splitlines()
     assert head.split() == [*PRESETS]
-    shown = {
-        flag: re.findall(r"(\S+)(?: \[(\S+)\])?", rest) for flag, _, rest in (r.partition(" ") for r in rows)
-    }
-    assert [*shown] == [each.flag for each in HYPERPARAMETERS if each.name != "cell"]
+    assert max(map(len, rows)) <= 100
+    shown = {flag: values for flag, *values in (re.split("  +", row) for row in rows)}
+    values_of_all = " ".join(same.removeprefix("All have ").split()).rstrip(".").split(", ")
+    shown |= {flag: [value] * len(PRESETS) for flag, value in (each.split(" ", 1) for each in values_of_all)}
+    assert shown.keys() == {each.flag for each in HYPERPARAMETERS}
     for each in HYPERPARAMETERS:
-        for preset, (by_default, tutorial) in zip(PRESETS, shown.get(each.flag, []), strict=False):
+        for preset, cell in zip(PRESETS, shown[each.flag], strict=True):
+            found = re.fullmatch(r"(.+?)(?: \[(.+)\])?", cell)
+            assert found is not None
+            by_default, tutorial = found.groups()
             for recipe, value in (("default", by_default), ("tutorial", tutorial or by_default)):
-                real = float(getattr(RECIPES[recipe][preset], each.name))
-                read = ["no", "yes"].index(value) if each.kind is bool else float(value)
-                assert read == pytest.approx(real, rel=1e-3), (each.flag, preset, recipe)
+                real = getattr(RECIPES[recipe][preset], each.name)
+                assert read_back(each, value) == (real if each.kind is str else pytest.approx(real, rel=1e-3))
+
+
+def read_back(each: Hyperparameter, shown: str) -> Any:
+    """The value that --help-presets shows so."""
+    if each.is_sequence:
+        return () if shown == "no" else tuple(map(each.kind, shown.split()))
+    return {"no": False, "yes": True}[shown] if each.kind is bool else each.kind(shown)
 
 
 def test_the_models_are_shown_with_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:

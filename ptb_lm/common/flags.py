@@ -21,6 +21,8 @@ NEGATIVE_NUMBER = re.compile(r"-\.?\d")  # how one begins, which is a value and 
 FOREIGN_FLAGS = {
     "--lr": "--learning-rate, for a loss summed over the time steps",
     "--dropout": "--keep-prob, which is 1 - dropout",
+    "--dropouti": "--input-keep-prob, which is 1 - dropouti",
+    "--dropouth": "--between-keep-prob, which is 1 - dropouth",
     "--dropoute": "--embedding-keep-prob, which is 1 - dropoute",
     "--wdrop": "--recurrent-keep-prob, which is 1 - wdrop",
     "--bptt": "--num-steps",
@@ -36,8 +38,10 @@ FOREIGN_FLAGS = {
     "--num_gpus": "--devices",
     "--rnn_mode": "--model",
     "--use_fp16": "--precision fp16",
-    "--optimizer": "SGD, the only one there is, at --learning-rate",
-    "--wdecay": "SGD without a weight decay, at --learning-rate",
+    "--alpha": "--activation-penalty",
+    "--beta": "--slowness-penalty",
+    "--wdecay": "--weight-decay",
+    "--nonmono": "--average-after-stall",
 }
 
 

@@ -63,7 +63,7 @@ class Config:
     )
     learning_rate: float = setting(
         1.0,
-        "(largest) learning rate; the loss is a sum over time and a mean over the batch",
+        "(largest) learning rate, of a loss that is a sum over time, a mean over rows",
         above=0,
         resumable=True,
     )
@@ -132,8 +132,8 @@ class Config:
     # NT-ASGD of Merity et al., 2018: averaged SGD, triggered by a criterion that need not be monotone.
     average_after_stall: int = setting(
         0,
-        "score and keep the mean of the weights after each step since an epoch that was worse than the best "
-        "of all but the newest N before it; 0: no average",
+        "score and keep the mean of the weights since an epoch was worse than the best of all but the newest "
+        "N before it; 0: no",
         minimum=0,
         optional=True,
     )

@@ -87,8 +87,12 @@ class Hyperparameter:
             raise argparse.ArgumentTypeError(problem)
         return value
 
+    def to_json(self, value: Any) -> Any:
+        """Return the value as JSON has it, in which a sequence is a list."""
+        return list(value) if self.is_sequence else value
+
     def from_json(self, value: Any) -> Any:
-        """Return the value that is written as this JSON value, which has lists in place of tuples."""
+        """Return the value that `to_json` returned, or, if it is no such value, the value as it is."""
         return tuple(value) if self.is_sequence and isinstance(value, list) else value
 
     def check(self, value: Any) -> None:

@@ -113,7 +113,9 @@ class RunConfig:
             "recipe": self.recipe,
             "data": self.data,
             **self.choice.to_json(),
-            "hyperparameters": dataclasses.asdict(self.hyperparameters),
+            "hyperparameters": {
+                each.name: each.to_json(getattr(self.hyperparameters, each.name)) for each in HYPERPARAMETERS
+            },
             **{
                 name: msgspec.to_builtins(value)
                 for name in OPTIONAL_KEYS
