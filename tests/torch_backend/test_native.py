@@ -17,8 +17,9 @@ torch = pytest.importorskip("torch")
 import runs  # noqa: E402
 from forked import python as run  # noqa: E402
 
+from ptb_lm.model import cells  # noqa: E402
 from ptb_lm.model.dropout_places import Place  # noqa: E402
-from ptb_lm.torch_backend import cpu, native, stack  # noqa: E402
+from ptb_lm.torch_backend import cpu, mogrifier_fused, native, stack  # noqa: E402
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm  # noqa: E402
 from ptb_lm.torch_backend.lstm_fused import FusedSequence  # noqa: E402
 from ptb_lm.torch_backend.native import library  # noqa: E402
@@ -92,6 +93,47 @@ def test_the_recurrence_and_its_gradients(dtype: torch.dtype, hidden: int, runni
                     assert error(one, other) < ROUNDING[dtype], (library_name, index)
         if library_name != "OpenBLAS":  # whose bits depend on how many threads there are; the kernels' do not
             assert all(torch.equal(one, other) for one, other in zip(*by_threads, strict=True))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("rounds", "rank"), [(0, 0), (1, 3), (2, 0), (5, 0), (5, 37)])
+@pytest.mark.parametrize(
+    ("inputs", "hidden", "running"), [(1, 5, (1,)), (37, 70, (4, 3, 3, 1, 1)), (70, 33, (21, 20))]
+)
+def test_a_mogrifier_s_recurrence_and_its_gradients(
+    inputs: int, hidden: int, running: tuple[int, ...], rounds: int, rank: int, dtype: torch.dtype
+) -> None:
+    """Likewise; the same bits in any number of threads."""
+    if dtype not in native.load().recurrent:
+        pytest.skip(f"this CPU has no product of {dtype}")
+    stream, batch, steps = torch.Generator().manual_seed(hidden), running[0], sum(running)
+    shapes = cells.get("mogrifier_lstm", rounds=rounds, rank=rank).shapes(inputs, hidden)
+
+    def draw(*shape: int) -> torch.Tensor:
+        # Larger ones make rounding errors grow over time.
+        scale = min(0.7, shape[-2] ** -0.5 if len(shape) > 1 else 1)
+        return (torch.randn(shape, generator=stream) * scale).to(dtype)
+
+    state = [draw(batch, hidden), draw(batch, hidden).float()]
+    given = [draw(steps, inputs), *state, *(draw(*shape) for shape in shapes.values())]
+    d_outputs = [draw(steps, hidden), draw(batch, hidden).float()]
+
+    def compute(given: list[torch.Tensor], d_outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        leaves = [value.clone().requires_grad_() for value in given]
+        outputs = mogrifier_fused.FusedSequence.apply(running, tuple(shapes), *leaves)  # type: ignore[no-untyped-call]
+        return [*(output.detach() for output in outputs), *torch.autograd.grad(outputs, leaves, d_outputs)]
+
+    expected = compute([value.double() for value in given], [value.double() for value in d_outputs])
+    by_threads = []
+    for _ in in_threads(1, 2, 5):
+        assert cpu.find_recurrence_kernels(given[0]) is not None
+        found = compute(given, d_outputs)
+        by_threads.append(found[:2])
+        for name, one, other in zip(("output", "c", "x", "h", "c", *shapes), found, expected, strict=True):
+            assert error(one, other) < 2 * ROUNDING[dtype], name
+    for others in by_threads[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(by_threads[0], others, strict=True))
 
 
 @needs_kernels
@@ -209,6 +251,14 @@ def test_nothing_is_read_or_written_beyond_a_tensor() -> None:
     inputs[2] = inputs[2].bfloat16()  # c, which must be in float32
     with pytest.raises(ValueError, match="needed"):
         FusedSequence.apply(*inputs, (2,))  # type: ignore[no-untyped-call]
+    weights = {"kernel": torch.zeros(3, 20), "recurrent_kernel": torch.zeros(5, 20), "bias": torch.zeros(20)}
+    with pytest.raises(ValueError, match="needed"):
+        mogrifier_fused.FusedSequence.apply((2,), tuple(weights), *inputs[:3], *weights.values())  # type: ignore[no-untyped-call]
+    weights["x_gates"], weights["x_gates_bias"] = torch.zeros(1, 3, 5), torch.zeros(1, 3)  # not [1, 5, 3]
+    with pytest.raises(ValueError, match="needed"):
+        mogrifier_fused.FusedSequence.apply(  # type: ignore[no-untyped-call]
+            (2,), tuple(weights), *inputs[:2], torch.zeros(2, 5), *weights.values()
+        )
     apart = torch.arange(12.0).view(3, 4)[:, ::2]
     assert global_norm([apart]).item() == pytest.approx(apart.norm().item())
 
@@ -337,6 +387,8 @@ def test_on_processors_with_narrower_vectors(march: str, lanes: int, monkeypatch
     older.recurrent &= {torch.float32}  # such a processor has no product of bfloat16
     for hidden, running in itertools.product((1, 5, 16, 37, 150), ((1,), (4, 3, 3, 1, 1), (21, 20))):
         test_the_recurrence_and_its_gradients(torch.float32, hidden, running)
+    for rounds, rank in ((1, 3), (5, 0), (5, 37)):
+        test_a_mogrifier_s_recurrence_and_its_gradients(70, 33, (4, 3, 1), rounds, rank, torch.float32)
     for dtype in TYPES:
         for words in (2, 16, 1003):
             test_the_cross_entropy_and_its_gradient(dtype, words)

@@ -67,7 +67,10 @@ def measure(
     place: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
     x_TBI = x_TBI.to(**place, copy=True).requires_grad_()
     _, before = tensors(3, bidirectional)
-    state = [(h.to(**place).requires_grad_(), c.to(**place).requires_grad_()) for h, c in before]
+    state = [
+        tuple(part.to(zero).requires_grad_() for part, zero in zip(parts, zeros, strict=True))
+        for parts, zeros in zip(before, stack.zero_state(BATCH), strict=True)
+    ]
     lengths_B = None if lengths is None else torch.tensor(lengths)
     stack.zero_grad()
     output, after = (run or stack)(x_TBI, state, dropout=no_dropout, lengths_B=lengths_B)
@@ -75,7 +78,7 @@ def measure(
     pairs = [(output, d_output)]
     for part, d_part in zip(after, d_state, strict=True):
         pairs.extend(zip(part, d_part, strict=True))
-    torch.autograd.backward([y for y, _ in pairs], [d.to(**place) for _, d in pairs])
+    torch.autograd.backward([y for y, _ in pairs], [d.to(y) for y, d in pairs])
     found = {"output": output, "d_x": x_TBI.grad}
     for index in range(len(state)):
         found |= {f"h {index}": after[index][0], f"c {index}": after[index][1]}

@@ -69,17 +69,17 @@ class Kernels:
         """
         hidden, width, dtype = kernel_HG.shape[0], h.shape[1], gates_PG.dtype
         steps, samples = sum(batch_sizes), batch_sizes[0]
-        _check(gates_PG, dtype, steps, 4 * hidden)
-        _check(bias_G, dtype, 4 * hidden)
-        _check(kernel_HG, dtype, hidden, 4 * hidden)
-        _check(h, dtype, samples + steps, self.state_width(hidden, dtype))
-        _check(c, torch.float32, samples + steps, hidden)
+        check(gates_PG, dtype, steps, 4 * hidden)
+        check(bias_G, dtype, 4 * hidden)
+        check(kernel_HG, dtype, hidden, 4 * hidden)
+        check(h, dtype, samples + steps, self.state_width(hidden, dtype))
+        check(c, torch.float32, samples + steps, hidden)
         blocks = -(-hidden // self.lanes)
         packed_kernel = kernel_HG.new_empty(blocks * 4 * self.lanes * width)
-        self._call(
+        self.call(
             "lstm_forward",
             gates_PG.dtype,
-            *(len(batch_sizes), _integers(batch_sizes), hidden, width),
+            *(len(batch_sizes), list_integers(batch_sizes), hidden, width),
             *(gates_PG, bias_G, kernel_HG, packed_kernel, h, c),
         )
 
@@ -106,20 +106,20 @@ class Kernels:
         """
         hidden, dtype = kernel_HG.shape[0], gates_PG.dtype
         steps, samples = sum(batch_sizes), batch_sizes[0]
-        _check(gates_PG, dtype, steps, 4 * hidden)
-        _check(kernel_HG, dtype, hidden, 4 * hidden)
-        _check(c, torch.float32, samples + steps, hidden)
+        check(gates_PG, dtype, steps, 4 * hidden)
+        check(kernel_HG, dtype, hidden, 4 * hidden)
+        check(c, torch.float32, samples + steps, hidden)
         for d_state_BH in (d_h_BH, d_c_BH):
-            _check(d_state_BH, torch.float32, samples, hidden)
+            check(d_state_BH, torch.float32, samples, hidden)
         if d_output_PH.stride(1) != 1 or (d_output_PH.dtype, d_output_PH.shape) != (dtype, (steps, hidden)):
             raise ValueError("the gradient with respect to the outputs does not fit them")
         blocks = -(-hidden // (2 * self.lanes))
         packed_kernel = kernel_HG.new_empty(blocks * 2 * self.lanes * 4 * hidden)
         d_gates_PG = torch.empty_like(gates_PG)
-        self._call(
+        self.call(
             "lstm_backward",
             gates_PG.dtype,
-            *(len(batch_sizes), _integers(batch_sizes), hidden, gates_PG, c),
+            *(len(batch_sizes), list_integers(batch_sizes), hidden, gates_PG, c),
             *(
                 d_output_PH,
                 d_output_PH.stride(0),
@@ -144,12 +144,12 @@ class Kernels:
             IndexError: A target is no word.
         """
         tokens, words = logits_NV.shape
-        _check(logits_NV, logits_NV.dtype, tokens, words)
-        _check(targets_N, torch.int64, tokens)
+        check(logits_NV, logits_NV.dtype, tokens, words)
+        check(targets_N, torch.int64, tokens)
         if tokens and not (targets_N.min() >= 0 and targets_N.max() < words):
             raise IndexError(f"a target is not one of {words} words")
         nll_N = torch.empty(tokens, dtype=torch.float32, device="cpu")
-        self._call(
+        self.call(
             "cross_entropy", logits_NV.dtype, *logits_NV.shape, logits_NV, targets_N, nll_N, int(gradient)
         )
         return nll_N
@@ -172,7 +172,7 @@ class Kernels:
             )
         a, b, c = (a_MK, b_KN, out) if _is_plain(out) else (b_KN.T, a_MK.T, out.T)
         factors = [argument for factor in (a, b) for argument in _describe_layout(factor)]
-        self._call(
+        self.call(
             "multiply",
             torch.float32,
             *(ctypes.c_void_p(library.find_sgemm()), *c.shape, a.shape[1], *factors, c, c.stride(0)),
@@ -182,14 +182,14 @@ class Kernels:
     def sum_of_squares(self, values: Tensor) -> float:
         """Return the sum of squares of a tensor's numbers, summed in float64 over sums of float32."""
         values = values if _is_dense(values) else values.contiguous()
-        total: float = self._call("sum_of_squares", values.dtype, values.numel(), values)
+        total: float = self.call("sum_of_squares", values.dtype, values.numel(), values)
         return total
 
     def mask(self, out: Tensor, random: Tensor, limit: int, factor: float) -> None:
         """Set each number of `out` to `factor`, or to 0 where its 16-bit `random` is above `limit`."""
-        _check(out, out.dtype, *out.shape)
-        _check(random, torch.uint16, *out.shape)
-        self._call("mask", out.dtype, out.numel(), random, limit, ctypes.c_float(factor), out)
+        check(out, out.dtype, *out.shape)
+        check(random, torch.uint16, *out.shape)
+        self.call("mask", out.dtype, out.numel(), random, limit, ctypes.c_float(factor), out)
 
     def update(
         self, master: Tensor, gradient: Tensor, weight: Tensor, scale: float, decay: float = 0.0
@@ -207,9 +207,16 @@ class Kernels:
             if not alike or not _is_dense(tensor):
                 raise ValueError("a weight and its gradient do not lie alike")
         factors = ctypes.c_float(scale), ctypes.c_float(decay)
-        self._call("update", gradient.dtype, master.numel(), master, gradient, weight, *factors)
+        self.call("update", gradient.dtype, master.numel(), master, gradient, weight, *factors)
 
-    def _call(self, function: str, dtype: torch.dtype, *arguments: Any) -> Any:
+    def call(self, function: str, dtype: torch.dtype, *arguments: Any) -> Any:
+        """Call a kernel, and return what it returns.
+
+        Args:
+            function: The kernel's name in kernels.cpp.
+            dtype: The type that it is compiled for.
+            arguments: Its arguments but for the last, the number of threads; tensors stand for their numbers.
+        """
         # Integers are as wide as pointers here: the kernels take int64_t.
         c_arguments = [_to_c(argument) for argument in (*arguments, torch.get_num_threads())]
         kernel = getattr(self._library, f"{function}_{TYPE_NAMES[dtype]}")
@@ -243,7 +250,8 @@ def _describe_layout(matrix: Tensor) -> tuple[int, Tensor, int]:
     return int(not plain), matrix, matrix.stride(0 if plain else 1)
 
 
-def _integers(values: Sequence[int]) -> Any:
+def list_integers(values: Sequence[int]) -> Any:
+    """Return integers as a kernel takes them."""
     return (ctypes.c_int64 * len(values))(*values)
 
 
@@ -253,7 +261,7 @@ def _to_c(argument: Any) -> Any:
     return ctypes.c_int64(argument) if isinstance(argument, int) else argument
 
 
-def _check(tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:
+def check(tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:
     """Raise ValueError if a tensor does not fit a kernel, which would read or write outside of it."""
     if (
         tensor.device.type != "cpu"

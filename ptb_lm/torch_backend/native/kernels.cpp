@@ -147,11 +147,11 @@ inline Floats sigmoid(Floats x) { return 0.5f * tanh(0.5f * x) + 0.5f; }
 
 // ---- products ----
 
-// C[M, N] = A[M, K] @ B[K, N] for few rows and columns: N is a multiple of twice the lanes.
+// C[M, N] = A[M, K] @ B[K, N], or += with `add`, for few rows and columns: N is a multiple of twice the lanes.
 #if defined(__AVX512F__)
 inline void product(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb, int64_t ldc, const float* A,
-                    const float* B, float* C) {
-  cpublas::brgemm(M, N, K, lda, ldb, ldc, false, A, B, C, false);
+                    const float* B, float* C, bool add = false) {
+  cpublas::brgemm(M, N, K, lda, ldb, ldc, add, A, B, C, false);
 }
 #else
 // Without AVX-512 oneDNN's product is slower. Here the sums of a tile of ROWS rows and two vectors stay in
@@ -181,21 +181,21 @@ void tile(int64_t K, int64_t lda, int64_t ldb, int64_t ldc, bool add, const floa
 constexpr decltype(&tile<1>) TILES[ROWS] = {tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
 
 inline void product(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb, int64_t ldc, const float* A,
-                    const float* B, float* C) {
+                    const float* B, float* C, bool add = false) {
   const int64_t tiles = (M + ROWS - 1) / ROWS;
   for (int64_t k = 0; k < K; k += STRETCH)
     for (int64_t each = 0; each < tiles; ++each) {
       const int64_t row = M * each / tiles, count = M * (each + 1) / tiles - row;
       for (int64_t column = 0; column < N; column += 2 * LANES)
-        TILES[count - 1](std::min(STRETCH, K - k), lda, ldb, ldc, k > 0, A + row * lda + k, B + k * ldb + column,
+        TILES[count - 1](std::min(STRETCH, K - k), lda, ldb, ldc, add || k > 0, A + row * lda + k, B + k * ldb + column,
                          C + row * ldc + column);
     }
 }
 #endif
 
 inline void product(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb, int64_t ldc, const bfloat16* A,
-                    const bfloat16* B, float* C) {
-  cpublas::brgemm(M, N, K, lda, ldb, ldc, false, reinterpret_cast<const c10::BFloat16*>(A),
+                    const bfloat16* B, float* C, bool add = false) {
+  cpublas::brgemm(M, N, K, lda, ldb, ldc, add, reinterpret_cast<const c10::BFloat16*>(A),
                   reinterpret_cast<const c10::BFloat16*>(B), C, true);
 }
 
@@ -258,6 +258,35 @@ inline Words columns(const bfloat16* row, const bfloat16* next, int64_t count) {
   return reinterpret_cast<Words>(load(row, count)) >> 16 | high;
 }
 
+// Some units of a row: from the sums before the nonlinearities to the gates' activations, c and h.
+template <class T, class Summed>
+inline void lstm_units(Summed summed, int64_t hidden, int64_t units, const float* c_before, T* gate, float* c_after,
+                       T* h) {
+  const Floats i = sigmoid(summed(0)), f = sigmoid(summed(1)), g = tanh(summed(2)), o = sigmoid(summed(3));
+  const Floats cell = f * load(c_before, units) + i * g;
+  store(gate, i, units);
+  store(gate + hidden, f, units);
+  store(gate + 2 * hidden, g, units);
+  store(gate + 3 * hidden, o, units);
+  store(c_after, cell, units);
+  store(h, o * tanh(cell), units);
+}
+
+// Back: from the gradient with respect to h and c after the step to that of the sums, and of c before it.
+template <class T>
+inline void lstm_units_back(Floats by_h, int64_t hidden, int64_t units, const T* gate, const float* c_before,
+                            const float* c_after, float* d_c, T* d_gate) {
+  const Floats i = load(gate, units), f = load(gate + hidden, units), g = load(gate + 2 * hidden, units),
+               o = load(gate + 3 * hidden, units);
+  const Floats squashed = tanh(load(c_after, units));
+  const Floats by_c = load(d_c, units) + by_h * o * (1.0f - squashed * squashed);
+  store(d_gate, by_c * g * i * (1.0f - i), units);
+  store(d_gate + hidden, by_c * load(c_before, units) * f * (1.0f - f), units);
+  store(d_gate + 2 * hidden, by_c * i * (1.0f - g * g), units);
+  store(d_gate + 3 * hidden, by_h * squashed * o * (1.0f - o), units);
+  store(d_c, by_c * f, units);
+}
+
 template <class T>
 void lstm_forward(int64_t steps, const int64_t* running, int64_t hidden, int64_t stride, T* gates, const T* bias,
                   const T* kernel, T* packed, T* h, float* c, int64_t threads) {
@@ -291,15 +320,8 @@ void lstm_forward(int64_t steps, const int64_t* running, int64_t hidden, int64_t
             return load(&sums[row * width + which * FORWARD]) + load(gate + which * hidden, units) +
                    load(bias + which * hidden + unit, units);
           };
-          const Floats i = sigmoid(summed(0)), f = sigmoid(summed(1)), g = tanh(summed(2)),
-                       o = sigmoid(summed(3));
-          const Floats cell = f * load(c + (at.before[t] + row) * hidden + unit, units) + i * g;
-          store(gate, i, units);
-          store(gate + hidden, f, units);
-          store(gate + 2 * hidden, g, units);
-          store(gate + 3 * hidden, o, units);
-          store(c + (at.after[t] + row) * hidden + unit, cell, units);
-          store(h + (at.after[t] + row) * stride + unit, o * tanh(cell), units);
+          lstm_units(summed, hidden, units, c + (at.before[t] + row) * hidden + unit, gate,
+                     c + (at.after[t] + row) * hidden + unit, h + (at.after[t] + row) * stride + unit);
         }
       }
     }
@@ -326,21 +348,11 @@ void lstm_backward(int64_t steps, const int64_t* running, int64_t hidden, const 
         const int64_t units = std::min<int64_t>(LANES, hidden - unit);
         for (int64_t row = 0; row < running[t]; ++row) {
           const int64_t step = at.packed[t] + row;
-          const T* gate = gates + step * width + unit;
-          const Floats i = load(gate, units), f = load(gate + hidden, units), g = load(gate + 2 * hidden, units),
-                       o = load(gate + 3 * hidden, units);
-          const Floats squashed = tanh(load(c + (at.after[t] + row) * hidden + unit, units));
           const Floats by_h =
               load(d_h + row * hidden + unit, units) + load(d_output + step * d_output_stride + unit, units);
-          const Floats by_c =
-              load(d_c + row * hidden + unit, units) + by_h * o * (1.0f - squashed * squashed);
-          T* d_gate = d_gates + step * width + unit;
-          store(d_gate, by_c * g * i * (1.0f - i), units);
-          store(d_gate + hidden, by_c * load(c + (at.before[t] + row) * hidden + unit, units) * f * (1.0f - f),
-                units);
-          store(d_gate + 2 * hidden, by_c * i * (1.0f - g * g), units);
-          store(d_gate + 3 * hidden, by_h * squashed * o * (1.0f - o), units);
-          store(d_c + row * hidden + unit, by_c * f, units);
+          lstm_units_back(by_h, hidden, units, gates + step * width + unit,
+                          c + (at.before[t] + row) * hidden + unit, c + (at.after[t] + row) * hidden + unit,
+                          d_c + row * hidden + unit, d_gates + step * width + unit);
         }
       }
       // Each unit's gradient needs the gates of all units; the next step back needs only its own.
@@ -356,6 +368,238 @@ void lstm_backward(int64_t steps, const int64_t* running, int64_t hidden, const 
       }
     }
     cpublas::brgemm_release(pair == 2);
+  }
+}
+
+// ---- the Mogrifier: an LSTM whose input and state gate each other before each step ----
+
+// The columns that a thread computes at once.
+constexpr int64_t WIDE = 2 * LANES;
+
+// The sizes of a layer. Rows that are factors of products lie apart by `stride`; what is beyond a width is zero.
+struct Sizes {
+  int64_t width[2], stride[2];  // of x and h
+  int64_t rank, rank_stride;    // 0: the rounds' kernels are no products
+};
+
+// A round: it gates x or h by the other. [V, W] stands for the width of the other and its own; M is W, or the rank.
+template <class T>
+struct Round {
+  const T *kernel, *right, *bias;  // [V, M], of a rank [rank, W], and [W]
+  T *inner, *tanh, *gated;         // of all steps: what the kernel gives, if there is a rank; tanh; x or h after it
+  T *d_z, *d_inner;                // of all steps: the gradients with respect to the sums, and to `inner`
+  T *packed, *packed_right;        // the weights in blocks, as `product` takes them
+};
+
+// Packs a block of B[K, N] of some vectors of columns: vector v of row k begins at `from(v) + k * apart`, and holds
+// `count(v)` columns. What is beyond them, and rows from K to `rows`, are zeros.
+template <class T, class From, class Count>
+void pack(int64_t vectors, int64_t rows, int64_t K, int64_t apart, T* to, From from, Count count) {
+  for (int64_t k = 0; k < rows; k += PAIR<T>)
+    for (int64_t v = 0; v < vectors; ++v, to += LANES * PAIR<T>) {
+      const T* const row = from(v) + k * apart;
+      const Words some = k < K && count(v) > 0 ? columns(row, k + 1 < K ? row + apart : nullptr, count(v)) : Words{};
+      std::memcpy(to, &some, sizeof some);
+    }
+}
+
+// The same of a matrix [K, N] whose rows lie one after the other, and of a block of its columns.
+template <class T>
+void pack(int64_t block, int64_t rows, int64_t K, int64_t N, const T* matrix, T* packed) {
+  auto first = [&](int64_t v) { return block * WIDE + v * LANES; };
+  pack(
+      2, rows, K, N, packed + block * rows * WIDE, [&](int64_t v) { return matrix + first(v); },
+      [&](int64_t v) { return std::min<int64_t>(LANES, N - first(v)); });
+}
+
+// The same of the transpose of a matrix [N, K].
+template <class T>
+void pack_transposed(int64_t block, int64_t rows, int64_t K, int64_t N, const T* matrix, T* packed) {
+  constexpr int64_t pair = PAIR<T>;
+  const T* const from = matrix + block * WIDE * K;
+  T* const to = packed + block * rows * WIDE;
+  const int64_t units = std::min(WIDE, N - block * WIDE), whole = K / pair * pair;
+  if (K == whole) transpose(units, K / pair, from, to);
+  for (int64_t k = K == whole ? K : 0; k < rows; ++k)
+    for (int64_t n = 0; n < WIDE; ++n)
+      to[(k / pair * WIDE + n) * pair + k % pair] = k < K && n < units ? from[n * K + k] : T{};
+}
+
+// Calls do(row, column, count, sums) for the vectors of a block of columns of a product.
+template <class Do>
+inline void for_each_vector(int64_t rows, int64_t block, int64_t width, Do apply) {
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t column = block * WIDE; column < std::min((block + 1) * WIDE, width); column += LANES)
+      apply(row, column, std::min<int64_t>(LANES, width - column));
+}
+
+template <class T>
+void mogrifier_forward(int64_t steps, const int64_t* running, const Sizes& of, int64_t rounds, const Round<T>* every,
+                       const T* x, const T* kernel, const T* recurrent_kernel, const T* bias, T* packed, T* gates,
+                       T* h, float* c, int64_t threads) {
+  const int64_t hidden = of.width[1], wide = 4 * LANES;
+  T* const packed_recurrent = packed + pieces(hidden, LANES) * of.stride[0] * wide;
+  const Steps at(steps, running);
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<float> sums(running[0] * wide);
+    const Share units(pieces(hidden, LANES)), ranks(pieces(of.rank, WIDE));
+    const Share columns[2] = {Share(pieces(of.width[0], WIDE)), Share(pieces(of.width[1], WIDE))};
+    for (int64_t round = 0; round < rounds; ++round) {
+      const int64_t side = round % 2, V = of.width[1 - side], W = of.width[side], M = of.rank ? of.rank : W;
+      const Round<T>& each = every[round];
+      const Share mine = of.rank ? ranks : columns[side];
+      for (int64_t block = mine.first; block < mine.last; ++block)
+        pack(block, of.stride[1 - side], V, M, each.kernel, each.packed);
+      for (int64_t block = columns[side].first; of.rank && block < columns[side].last; ++block)
+        pack(block, of.rank_stride, of.rank, W, each.right, each.packed_right);
+    }
+    for (int64_t block = units.first; block < units.last; ++block)
+      for (int64_t side = 0; side < 2; ++side) {
+        const T* const from = side == 0 ? kernel : recurrent_kernel;
+        // A block holds the four gates of as many units as there are lanes.
+        pack(
+            4, of.stride[side], of.width[side], 4 * hidden,
+            (side == 0 ? packed : packed_recurrent) + block * of.stride[side] * wide,
+            [&](int64_t gate) { return from + gate * hidden + block * LANES; },
+            [&](int64_t) { return std::min<int64_t>(LANES, hidden - block * LANES); });
+      }
+    for (int64_t t = 0; t < steps; ++t) {
+      const int64_t rows = running[t], start = at.packed[t];
+      const T* pair[2] = {x + start * of.stride[0], h + at.before[t] * of.stride[1]};
+      for (int64_t round = 0; round < rounds; ++round) {
+        const int64_t side = round % 2, W = of.width[side], stride = of.stride[side];
+        const Round<T>& each = every[round];
+        const T *by = pair[1 - side], *factor = each.packed;
+        int64_t depth = of.stride[1 - side];
+#pragma omp barrier
+        if (of.rank) {
+          T* const inner = each.inner + start * of.rank_stride;
+          for (int64_t block = ranks.first; block < ranks.last; ++block) {
+            product(rows, WIDE, depth, depth, WIDE, WIDE, by, factor + block * depth * WIDE, sums.data());
+            for_each_vector(rows, block, of.rank, [&](int64_t row, int64_t column, int64_t count) {
+              store(inner + row * of.rank_stride + column, load(&sums[row * WIDE + column % WIDE]), count);
+            });
+          }
+          by = inner, factor = each.packed_right, depth = of.rank_stride;
+#pragma omp barrier
+        }
+        for (int64_t block = columns[side].first; block < columns[side].last; ++block) {
+          product(rows, WIDE, depth, depth, WIDE, WIDE, by, factor + block * depth * WIDE, sums.data());
+          for_each_vector(rows, block, W, [&](int64_t row, int64_t column, int64_t count) {
+            const Floats z = load(&sums[row * WIDE + column % WIDE]) + load(each.bias + column, count);
+            const Floats squashed = tanh(0.5f * z), before = load(pair[side] + row * stride + column, count);
+            store(each.tanh + (start + row) * W + column, squashed, count);
+            store(each.gated + (start + row) * stride + column, before + before * squashed, count);
+          });
+        }
+        pair[side] = each.gated + start * stride;
+      }
+#pragma omp barrier
+      for (int64_t block = units.first; block < units.last; ++block) {
+        const int64_t unit = block * LANES, count = std::min<int64_t>(LANES, hidden - unit);
+        for (int64_t side = 0; side < 2; ++side)
+          product(rows, wide, of.stride[side], of.stride[side], wide, wide, pair[side],
+                  (side == 0 ? packed : packed_recurrent) + block * of.stride[side] * wide, sums.data(), side == 1);
+        for (int64_t row = 0; row < rows; ++row) {
+          auto summed = [&](int64_t which) {
+            return load(&sums[row * wide + which * LANES]) + load(bias + which * hidden + unit, count);
+          };
+          lstm_units(summed, hidden, count, c + (at.before[t] + row) * hidden + unit,
+                     gates + (start + row) * 4 * hidden + unit, c + (at.after[t] + row) * hidden + unit,
+                     h + (at.after[t] + row) * of.stride[1] + unit);
+        }
+      }
+    }
+    cpublas::brgemm_release(PAIR<T> == 2);
+  }
+}
+
+// d_x [B, ...] and d_h are float32, and their rows lie apart by whole blocks.
+template <class T>
+void mogrifier_backward(int64_t steps, const int64_t* running, const Sizes& of, int64_t rounds,
+                        const Round<T>* every, const T* x, const T* kernel, const T* recurrent_kernel, T* packed,
+                        const T* gates, const T* h, const float* c, const T* d_output, int64_t d_output_stride,
+                        T* d_gates, T* d_input, float* d_x, float* d_h, float* d_c, int64_t threads) {
+  const int64_t hidden = of.width[1], gate_width = 4 * hidden;
+  const int64_t apart[2] = {pieces(of.width[0], WIDE) * WIDE, pieces(hidden, WIDE) * WIDE};
+  T* const packed_sides[2] = {packed, packed + apart[0] * gate_width};
+  float* const d_pair[2] = {d_x, d_h};
+  const Steps at(steps, running);
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<float> sums(running[0] * WIDE);
+    const Share ranks(pieces(of.rank, WIDE));
+    const Share columns[2] = {Share(pieces(of.width[0], WIDE)), Share(pieces(of.width[1], WIDE))};
+    // The factors are the weights, transposed.
+    for (int64_t round = 0; round < rounds; ++round) {
+      const int64_t side = round % 2, V = of.width[1 - side], W = of.width[side], M = of.rank ? of.rank : W;
+      const Round<T>& each = every[round];
+      for (int64_t block = columns[1 - side].first; block < columns[1 - side].last; ++block)
+        pack_transposed(block, of.rank ? of.rank_stride : of.stride[side], M, V, each.kernel, each.packed);
+      for (int64_t block = ranks.first; block < ranks.last; ++block)
+        pack_transposed(block, of.stride[side], W, of.rank, each.right, each.packed_right);
+    }
+    for (int64_t side = 0; side < 2; ++side)
+      for (int64_t block = columns[side].first; block < columns[side].last; ++block) {
+        pack_transposed(block, gate_width, gate_width, of.width[side], side == 0 ? kernel : recurrent_kernel,
+                        packed_sides[side]);
+      }
+    for (int64_t t = steps - 1; t >= 0; --t) {
+      const int64_t rows = running[t], start = at.packed[t];
+      for (int64_t block = columns[1].first; block < columns[1].last; ++block)
+        for_each_vector(rows, block, hidden, [&](int64_t row, int64_t unit, int64_t count) {
+          const Floats by_h = load(d_h + row * apart[1] + unit, count) +
+                              load(d_output + (start + row) * d_output_stride + unit, count);
+          lstm_units_back(by_h, hidden, count, gates + (start + row) * gate_width + unit,
+                          c + (at.before[t] + row) * hidden + unit, c + (at.after[t] + row) * hidden + unit,
+                          d_c + row * hidden + unit, d_gates + (start + row) * gate_width + unit);
+        });
+#pragma omp barrier
+      for (int64_t side = 0; side < 2; ++side)
+        for (int64_t block = columns[side].first; block < columns[side].last; ++block)
+          product(rows, WIDE, gate_width, gate_width, WIDE, apart[side], d_gates + start * gate_width,
+                  packed_sides[side] + block * gate_width * WIDE, d_pair[side] + block * WIDE);
+      // What a thread changes of d_x and d_h it alone reads: only the factors of products are for all.
+      for (int64_t round = rounds - 1; round >= 0; --round) {
+        const int64_t side = round % 2, W = of.width[side], stride = of.stride[side];
+        const Round<T>& each = every[round];
+        const T* const before = round >= 2 ? every[round - 2].gated + start * stride
+                                : side == 0 ? x + start * stride
+                                            : h + at.before[t] * stride;
+        for (int64_t block = columns[side].first; block < columns[side].last; ++block)
+          for_each_vector(rows, block, W, [&](int64_t row, int64_t column, int64_t count) {
+            float* const gradient = d_pair[side] + row * apart[side] + column;
+            const Floats d = load(gradient), squashed = load(each.tanh + (start + row) * W + column, count);
+            const Floats slope = 0.5f * load(before + row * stride + column, count) * (1.0f - squashed * squashed);
+            store(each.d_z + (start + row) * stride + column, d * slope, count);
+            store(gradient, d + d * squashed);
+          });
+        const T *factor = each.d_z + start * stride;
+        int64_t depth = stride;
+#pragma omp barrier
+        if (of.rank) {
+          T* const inner = each.d_inner + start * of.rank_stride;
+          for (int64_t block = ranks.first; block < ranks.last; ++block) {
+            product(rows, WIDE, depth, depth, WIDE, WIDE, factor, each.packed_right + block * depth * WIDE,
+                    sums.data());
+            for_each_vector(rows, block, of.rank, [&](int64_t row, int64_t column, int64_t count) {
+              store(inner + row * of.rank_stride + column, load(&sums[row * WIDE + column % WIDE]), count);
+            });
+          }
+          factor = inner, depth = of.rank_stride;
+#pragma omp barrier
+        }
+        for (int64_t block = columns[1 - side].first; block < columns[1 - side].last; ++block)
+          product(rows, WIDE, depth, depth, WIDE, apart[1 - side], factor, each.packed + block * depth * WIDE,
+                  d_pair[1 - side] + block * WIDE, true);
+      }
+      for (int64_t block = columns[0].first; block < columns[0].last; ++block)
+        for_each_vector(rows, block, of.width[0], [&](int64_t row, int64_t column, int64_t count) {
+          store(d_input + (start + row) * of.width[0] + column, load(d_x + row * apart[0] + column), count);
+        });
+    }
+    cpublas::brgemm_release(PAIR<T> == 2);
   }
 }
 
@@ -521,6 +765,21 @@ int supported() {
                                        int64_t threads) {                                                       \
     lstm_backward(steps, running, hidden, gates, c, d_output, d_output_stride, kernel, packed, d_gates, d_h,    \
                   d_c, threads);                                                                                \
+  }                                                                                                             \
+  extern "C" void mogrifier_forward_##NAME(                                                                     \
+      int64_t steps, const int64_t* running, const Sizes* sizes, int64_t rounds, const Round<T>* every,         \
+      const T* x, const T* kernel, const T* recurrent_kernel, const T* bias, T* packed, T* gates, T* h,         \
+      float* c, int64_t threads) {                                                                              \
+    mogrifier_forward(steps, running, *sizes, rounds, every, x, kernel, recurrent_kernel, bias, packed, gates,  \
+                      h, c, threads);                                                                           \
+  }                                                                                                             \
+  extern "C" void mogrifier_backward_##NAME(                                                                    \
+      int64_t steps, const int64_t* running, const Sizes* sizes, int64_t rounds, const Round<T>* every,         \
+      const T* x, const T* kernel, const T* recurrent_kernel, T* packed, const T* gates, const T* h,            \
+      const float* c, const T* d_output, int64_t d_output_stride, T* d_gates, T* d_input, float* d_x,           \
+      float* d_h, float* d_c, int64_t threads) {                                                                \
+    mogrifier_backward(steps, running, *sizes, rounds, every, x, kernel, recurrent_kernel, packed, gates, h, c, \
+                       d_output, d_output_stride, d_gates, d_input, d_x, d_h, d_c, threads);                    \
   }                                                                                                             \
   extern "C" void cross_entropy_##NAME(int64_t tokens, int64_t words, T* logits, const int64_t* targets,        \
                                        float* nll, int gradient, int64_t threads) {                             \
