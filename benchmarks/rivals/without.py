@@ -28,7 +28,8 @@ from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Place
 from ptb_lm.torch_backend import cpu, loss, network, stack
 from ptb_lm.torch_backend.backend import TorchBackend
-from ptb_lm.torch_backend.training_step import TrainingStep, add_scaled
+from ptb_lm.torch_backend.optimizers import add_scaled
+from ptb_lm.torch_backend.training_step import TrainingStep
 
 Weights = Mapping[str, NDArray[Any]]
 
@@ -57,7 +58,7 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
             softmax: Any = self.network.softmax
             word_gradient = loss.sum_by_word(d_embedded_NE, ids_N)
             norm = loss.global_norm([word_gradient, *softmax.gradients, *gradients])
-            scale = self.scale_of_update(norm, rate=-self.rate, steps=steps)
+            scale = self.clip(norm, steps=steps).scale(-self.rate, self.network.precision.master)
             self.network.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
             for parameter, gradient in zip((softmax.kernel, softmax.bias), softmax.gradients, strict=True):
                 parameter.addcmul_(gradient, scale)
@@ -80,7 +81,7 @@ def sparse_embedding(config: Config, weights: Weights, **chosen: Any) -> TorchBa
             network = self.network
             dense_VE = torch.zeros_like(network.embedding_VE).index_add_(0, ids_N, d_embedded_NE)
             norm = loss.global_norm([dense_VE, network.softmax.gradient, *gradients])
-            scale = self.scale_of_update(norm, rate=-self.rate, steps=steps)
+            scale = self.clip(norm, steps=steps).scale(-self.rate, self.network.precision.master)
             network.embedding_VE.addcmul_(dense_VE, scale)
             add_scaled(network.softmax.masters.pairs, [network.softmax.gradient], scale)
             add_scaled(network.masters.pairs, gradients, scale)

@@ -5,7 +5,7 @@ A model makes a `TrainingStep` when it is first trained; one that only scores ha
 Shapes: B = batch, T = time steps, N = T * B tokens, E = embedding width, H = hidden units, V = vocabulary.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,6 @@ from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.ranks import Ranks
 from ptb_lm.torch_backend import cpu, exchange
-from ptb_lm.torch_backend.adam import Adam
 from ptb_lm.torch_backend.graph import CudaRecorder, GraphedStep, Recorder, WindowStep
 from ptb_lm.torch_backend.loss import (
     Loss,
@@ -28,6 +27,7 @@ from ptb_lm.torch_backend.loss import (
     sum_by_word,
 )
 from ptb_lm.torch_backend.network import Network
+from ptb_lm.torch_backend.optimizers import OPTIMIZERS, Clipping
 from ptb_lm.torch_backend.precision import LossScale
 from ptb_lm.torch_backend.stack import State, WindowDropout, apply_in_order, embed, mask_weights
 
@@ -36,9 +36,9 @@ class TrainingStep:
     """A step of SGD or Adam with dropout and clipping, and its state.
 
     Attributes:
-        adam: Adam, if it is the optimiser; None for SGD.
         dropout: Random stream of the masks.
         exchange: Exchange of gradients with the other ranks; None for one rank.
+        optimizer: What moves the parameters.
         loss_scale: Scale of float16's loss; None in other precisions.
         rate: Learning rate of the next step, [], on the device.
         run: `compute`, as --execution runs it.
@@ -73,7 +73,7 @@ class TrainingStep:
         self.loss_scale: LossScale | None = None
         if network.precision.loss_scale != 1:
             self.loss_scale = LossScale(network.precision.loss_scale, device=network.device)
-        self.adam = Adam(network) if network.config.optimizer == "adam" else None
+        self.optimizer = OPTIMIZERS[network.config.optimizer](network)
         self.rate = torch.zeros((), device=network.device, dtype=torch.float64)
         self._rate_on_device = 0.0
         self._averages: MovingAverage | None = None
@@ -83,10 +83,7 @@ class TrainingStep:
 
     def capture(self, recorder: Recorder) -> GraphedStep:
         """Return `compute` as graphs, each captured at the first window of a length."""
-        others = [
-            *([self.loss_scale.state] if self.loss_scale else []),
-            *(self.adam.state if self.adam else []),
-        ]
+        others = [*self.optimizer.state, *([self.loss_scale.state] if self.loss_scale else [])]
         return GraphedStep(
             self.compute,
             rate=self.rate,
@@ -177,8 +174,7 @@ class TrainingStep:
         Args:
             ids_N: The window's words.
             d_embedded_NE: Gradient with respect to the embedding of each of them, as the bottom layer's
-                input. It has rows for the words of the window only. By SGD without weight decay the other
-                rows of the embedding stay, unless the softmax uses them all.
+                input; it has rows for the words of the window only.
             gradients: Gradients with respect to the stack's parameters.
             steps: T of the window.
         """
@@ -192,55 +188,21 @@ class TrainingStep:
         norm = global_norm([*word_gradients, softmax.gradient, *gradients]) / self.scale_of_loss()
         if self.exchange:
             norm = self.exchange.broadcast_norm(norm)
-        if self.adam:
-            self._step_adam(self.adam, ids_N, d_embedded_NE, gradients, norm, steps=steps)
-            return norm
-        scale, decay = self.scale_of_update(norm, rate=-self.rate, steps=steps), self.scale_of_decay(steps)
-        if self.loss_scale:
-            overflowed = ~norm.isfinite()
-            softmax.gradient.masked_fill_(overflowed, 0)
-            scale, d_embedded_NE, *gradients = (
-                each.masked_fill(overflowed, 0) for each in (scale, d_embedded_NE, *gradients)
-            )
-            decay = decay if decay is None else decay.masked_fill(overflowed, 0)
-        if not network.config.tie_weights:
-            if decay is not None:
-                network.embedding_VE.addcmul_(network.embedding_VE, decay)
-            network.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
-        add_scaled(softmax.masters.pairs, [softmax.gradient], scale, decay=decay)
-        add_scaled(network.masters.pairs, gradients, scale, decay=decay)
+        self.optimizer.step(
+            ids_N,
+            d_embedded_NE,
+            gradients,
+            self.clip(norm, steps=steps),
+            rate=self.rate,
+            steps=steps,
+        )
         return norm
 
-    def _step_adam(
-        self,
-        adam: Adam,
-        ids_N: Tensor,
-        d_embedded_NE: Tensor,
-        gradients: Sequence[Tensor],
-        norm: Tensor,
-        *,
-        steps: int,
-    ) -> None:
-        """Do a step of Adam; see `update`. It moves the rows of all words, by their moments."""
-        network = self.network
-        all_gradients = [network.softmax.gradient, *gradients]
-        if not network.config.tie_weights:
-            dense_VE = torch.zeros_like(network.embedding_VE)
-            all_gradients.append(dense_VE.index_add_(0, ids_N, d_embedded_NE))
-        adam.step(
-            all_gradients,
-            self.scale_of_update(norm, rate=1.0, steps=steps),
-            rate=self.rate * network.config.relative_length(steps),
-            weight_decay=steps * network.config.weight_decay,
-            overflowed=~norm.isfinite() if self.loss_scale else None,
-        )
-
-    def scale_of_update(self, norm: Tensor, *, rate: Tensor | float, steps: int) -> Tensor:
-        """Return the rate times the factor that clips a gradient and takes the scale of the loss away, [].
+    def clip(self, norm: Tensor, *, steps: int) -> Clipping:
+        """Return what clips the gradients, and takes the scale of the loss away.
 
         Args:
             norm: Global norm of the gradients, [].
-            rate: Learning rate, negative for descent.
             steps: T of the window.
         """
         config = self.network.config
@@ -248,18 +210,11 @@ class TrainingStep:
         if config.vary_num_steps:
             bound *= config.relative_length(steps)
         # Tensors, not numbers: the device's step is not waited for.
-        scale: Tensor = rate * bound / (norm.clamp(min=bound) * self.scale_of_loss())
-        return scale.to(self.network.precision.master)
-
-    def scale_of_decay(self, steps: int) -> Tensor | None:
-        """Return the factor by which SGD adds a parameter to itself, []; None without weight decay.
-
-        Args:
-            steps: T of the window.
-        """
-        if not self.network.config.weight_decay:
-            return None
-        return (-self.rate * (steps * self.network.config.weight_decay)).to(self.network.precision.master)
+        return Clipping(
+            bound,
+            norm.clamp(min=bound) * self.scale_of_loss(),
+            ~norm.isfinite() if self.loss_scale else None,
+        )
 
     def scale_of_loss(self) -> Tensor | float:
         """Return the factor of this step's loss, and so of its gradients."""
@@ -286,7 +241,7 @@ class TrainingStep:
             # A run continues with its own way to compute, even if this machine would choose another.
             **({"torch.cpu": cpu.export_implementation()} if self.network.device.type == "cpu" else {}),
             **(self.loss_scale.export() if self.loss_scale else {}),
-            **(self.adam.export() if self.adam else {}),
+            **self.optimizer.export(),
         }
 
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
@@ -296,8 +251,7 @@ class TrainingStep:
             cpu.restore_implementation(arrays["torch.cpu"])
         if self.loss_scale:
             self.loss_scale.load(arrays)
-        if self.adam:
-            self.adam.load(arrays)
+        self.optimizer.load(arrays)
         return exchange.restore_carried(arrays, self.state_names, self.network.stack.zero_state, self.ranks)
 
 
@@ -342,34 +296,3 @@ def inject_gradient(output: Tensor, gradient: Tensor) -> Tensor:
     # 0.5 to 0.6 s beside the 1.6 s of torch itself, at every start (python -X importtime, torch 2.13).
     loss: Tensor = _InjectedGradient.apply(output, gradient)  # type: ignore[no-untyped-call]
     return loss
-
-
-def add_scaled(
-    pairs: Iterable[tuple[Tensor, Tensor]],
-    gradients: Sequence[Tensor],
-    scale: Tensor,
-    *,
-    decay: Tensor | None = None,
-) -> None:
-    """Add scale * gradient to each stored parameter, and refresh the copies that are computed with.
-
-    Args:
-        pairs: Stored tensor and used tensor of each parameter (ptb_lm.torch_backend.precision.Masters).
-        gradients: Gradient with respect to each of them.
-        scale: [].
-        decay: Factor of the parameter that is added as well, []; None: nothing is.
-    """
-    kernels = cpu.find_kernels(*gradients)
-    for (stored, used), gradient in zip(pairs, gradients, strict=True):
-        if kernels is not None and stored.dtype == torch.float32:
-            if gradient.stride() != stored.stride():  # the kernel takes numbers in the same order in memory
-                gradient = torch.empty_like(stored, dtype=gradient.dtype).copy_(gradient)
-            factors = scale.item(), 0.0 if decay is None else decay.item()
-            kernels.update(stored, gradient, used.detach(), *factors)
-            continue
-        if decay is not None:
-            stored.addcmul_(stored, decay)
-        stored.addcmul_(gradient, scale)
-        if used.dtype != stored.dtype:
-            with torch.no_grad():
-                used.copy_(stored)

@@ -25,10 +25,10 @@ from ptb_lm.torch_backend.backend import to_time_major
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
 from ptb_lm.torch_backend.lstm import BasicLayer
 from ptb_lm.torch_backend.lstm_fused import BlockFusedLayer, FusedSequence, take_last_steps
+from ptb_lm.torch_backend.optimizers import add_scaled
 from ptb_lm.torch_backend.precision import PRECISIONS
 from ptb_lm.torch_backend.runtime import apply_execution
 from ptb_lm.torch_backend.stack import InvertedDropout, mask_weights
-from ptb_lm.torch_backend.training_step import add_scaled
 
 VOCABULARY = 11
 
@@ -80,6 +80,7 @@ FILES_OF_A_STEP = {
     "lstm_fused.py",
     "native/__init__.py",
     "network.py",
+    "optimizers.py",
     "settings.py",
     "stack.py",
     "training_step.py",

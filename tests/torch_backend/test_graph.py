@@ -215,8 +215,11 @@ def test_a_copy_that_is_forgotten_is_noticed(source: str, small: Config, eager_l
 class NumberForRate(TrainingStep):
     """Its update reads the rate as a number, which a capture would keep."""
 
-    def scale_of_update(self, norm: torch.Tensor, *, rate: Any, steps: int) -> torch.Tensor:
-        return super().scale_of_update(norm, rate=-self._rate_on_device, steps=steps)
+    def update(self, *given: Any, **more: Any) -> torch.Tensor:
+        rate, self.rate = self.rate, torch.full_like(self.rate, self._rate_on_device)
+        norm = super().update(*given, **more)
+        self.rate = rate
+        return norm
 
 
 class RateNotSent(TrainingStep):

@@ -23,8 +23,8 @@ from ptb_lm.torch_backend import cpu, mogrifier_fused, native, stack  # noqa: E4
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm  # noqa: E402
 from ptb_lm.torch_backend.lstm_fused import FusedSequence  # noqa: E402
 from ptb_lm.torch_backend.native import library  # noqa: E402
+from ptb_lm.torch_backend.optimizers import add_scaled  # noqa: E402
 from ptb_lm.torch_backend.precision import PRECISIONS, Masters  # noqa: E402
-from ptb_lm.torch_backend.training_step import add_scaled  # noqa: E402
 
 needs_kernels = pytest.mark.skipif(native.trouble() is not None, reason=f"no kernels: {native.trouble()}")
 TYPES = [torch.float32, torch.bfloat16]

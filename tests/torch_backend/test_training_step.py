@@ -25,8 +25,8 @@ from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import places
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend import cpu
+from ptb_lm.torch_backend.optimizers import add_scaled
 from ptb_lm.torch_backend.precision import PRECISIONS, Masters
-from ptb_lm.torch_backend.training_step import add_scaled
 from ptb_lm.training import trainer
 
 VOCABULARY = 11
@@ -373,7 +373,7 @@ def test_a_step_that_overflows_float16_moves_and_decays_nothing(
             # The carried state goes on.
             plain_state, _ = plain.train_step(x_BT, y_BT, plain_state, learning_rate=0.0)
             if optimizer == "adam":
-                plain.training.adam.load(moments)
+                plain.training.optimizer.load(moments)
         else:
             plain_state, _ = plain.train_step(x_BT, y_BT, plain_state, learning_rate=0.01)
     assert skipped[0]

@@ -1,0 +1,247 @@
+"""The optimisers of a language model: what a step makes of clipped gradients.
+
+They move the stored parameters, refresh the copies that are computed with, and wait for nothing.
+
+Shapes: N = tokens of the window, or of all ranks' windows, T = time steps, E = embedding width,
+V = vocabulary, P = stored parameters.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.optim.adam import adam
+from typing_extensions import override
+
+from ptb_lm.common.errors import UserError
+from ptb_lm.model.backend import Arrays
+from ptb_lm.torch_backend import cpu
+from ptb_lm.torch_backend.cells import Canonical, export_arrays, load_arrays
+from ptb_lm.torch_backend.network import Network
+
+# Names in a run's state: of the steps that are done, and of each parameter's moments, before its own.
+STEPS, MOMENTS = "torch.adam.step", ("torch.adam.exp_avg", "torch.adam.exp_avg_sq")
+
+
+class Clipping(NamedTuple):
+    """What makes a step's gradients those of the loss, and clips them: the bound divided by the divisor."""
+
+    bound: float  # on the global norm
+    divisor: Tensor  # the norm, or the bound where that is larger, times the scale of the loss, []
+    overflowed: Tensor | None  # whether a gradient overflowed float16, so that nothing may move, []
+
+    def scale(self, rate: Tensor | float, dtype: torch.dtype) -> Tensor:
+        """Return the rate times the factor of a gradient, [], in a type."""
+        scale: Tensor = rate * self.bound / self.divisor
+        return scale.to(dtype)
+
+
+class Optimizer(ABC):
+    """An optimiser of a network, and its state.
+
+    Attributes:
+        state: Tensors that a step changes beside the parameters.
+
+    Args:
+        network: Network whose stored parameters are trained.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.state: list[Tensor] = []
+
+    @abstractmethod
+    def step(
+        self,
+        ids_N: Tensor,
+        d_embedded_NE: Tensor,
+        gradients: Sequence[Tensor],
+        clipping: Clipping,
+        *,
+        rate: Tensor,
+        steps: int,
+    ) -> None:
+        """Move the parameters; the softmax's gradient is in its `gradient`.
+
+        Args:
+            ids_N: The window's words.
+            d_embedded_NE: Gradient with respect to the embedding of each of them; if weights are tied, the
+                softmax's gradient has it already.
+            gradients: Gradients with respect to the stack's parameters.
+            clipping: Factor of all gradients.
+            rate: Learning rate, [], in float64.
+            steps: T of the window.
+        """
+
+    def export(self) -> Arrays:
+        """Return the state, for `load`."""
+        return {}
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: B027 (SGD has none)
+        """Set a state that `export` returned.
+
+        Raises:
+            UserError: An array is of another shape.
+        """
+
+
+class Sgd(Optimizer):
+    """Stochastic gradient descent.
+
+    Without weight decay it moves the embeddings of the window's words only, unless the softmax uses them all.
+    """
+
+    @override
+    def step(
+        self,
+        ids_N: Tensor,
+        d_embedded_NE: Tensor,
+        gradients: Sequence[Tensor],
+        clipping: Clipping,
+        *,
+        rate: Tensor,
+        steps: int,
+    ) -> None:
+        network, softmax = self.network, self.network.softmax
+        dtype, weight_decay = network.precision.master, network.config.weight_decay
+        scale = clipping.scale(-rate, dtype)
+        decay = (-rate * (steps * weight_decay)).to(dtype) if weight_decay else None
+        if clipping.overflowed is not None:
+            softmax.gradient.masked_fill_(clipping.overflowed, 0)
+            scale, d_embedded_NE, *gradients = (
+                each.masked_fill(clipping.overflowed, 0) for each in (scale, d_embedded_NE, *gradients)
+            )
+            decay = None if decay is None else decay.masked_fill(clipping.overflowed, 0)
+        if not network.config.tie_weights:
+            if decay is not None:
+                network.embedding_VE.addcmul_(network.embedding_VE, decay)
+            network.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
+        add_scaled(softmax.masters.pairs, [softmax.gradient], scale, decay=decay)
+        add_scaled(network.masters.pairs, gradients, scale, decay=decay)
+
+
+def add_scaled(
+    pairs: Iterable[tuple[Tensor, Tensor]],
+    gradients: Sequence[Tensor],
+    scale: Tensor,
+    *,
+    decay: Tensor | None = None,
+) -> None:
+    """Add scale * gradient to each stored parameter, and refresh the copies that are computed with.
+
+    Args:
+        pairs: Stored tensor and used tensor of each parameter (ptb_lm.torch_backend.precision.Masters).
+        gradients: Gradient with respect to each of them.
+        scale: [].
+        decay: Factor of the parameter that is added as well, []; None: nothing is.
+    """
+    kernels = cpu.find_kernels(*gradients)
+    for (stored, used), gradient in zip(pairs, gradients, strict=True):
+        if kernels is not None and stored.dtype == torch.float32:
+            if gradient.stride() != stored.stride():  # the kernel takes numbers in the same order in memory
+                gradient = torch.empty_like(stored, dtype=gradient.dtype).copy_(gradient)
+            factors = scale.item(), 0.0 if decay is None else decay.item()
+            kernels.update(stored, gradient, used.detach(), *factors)
+            continue
+        if decay is not None:
+            stored.addcmul_(stored, decay)
+        stored.addcmul_(gradient, scale)
+        if used.dtype != stored.dtype:
+            with torch.no_grad():
+                used.copy_(stored)
+
+
+class Adam(Optimizer):
+    """Adam with the constants of Kingma and Ba, 2015, by torch's own kernels (torch.optim.adam).
+
+    It moves the rows of all words' embeddings, by their moments.
+    """
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        self._parameters = network.stored_parameters()
+        self._moments = [[torch.zeros_like(parameter) for parameter in self._parameters] for _ in MOMENTS]
+        dtype, self._on_gpu = network.precision.master, network.device.type != "cpu"
+        # torch's fastest kernel: on a CPU it takes a tenth of the time of the next one. On a GPU it takes
+        # rate and steps in float32 only, which is not precise enough for float64.
+        self._is_fused = not self._on_gpu or dtype == torch.float32
+        self._scalar = torch.float32 if self._on_gpu and self._is_fused else torch.float64
+        steps_P = torch.zeros(len(self._parameters), device=network.device, dtype=self._scalar)
+        self._steps = list(steps_P.unbind())
+        self.state = [steps_P, *(moment for moments in self._moments for moment in moments)]
+
+    @override
+    def step(
+        self,
+        ids_N: Tensor,
+        d_embedded_NE: Tensor,
+        gradients: Sequence[Tensor],
+        clipping: Clipping,
+        *,
+        rate: Tensor,
+        steps: int,
+    ) -> None:
+        network, config = self.network, self.network.config
+        gradients = [network.softmax.gradient, *gradients]
+        if not config.tie_weights:
+            d_embedding_VE = torch.zeros_like(network.embedding_VE)
+            gradients.append(d_embedding_VE.index_add_(0, ids_N, d_embedded_NE))
+        scale, clipped = clipping.scale(1.0, network.precision.master), list[Tensor]()
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            # The kernel takes numbers of one type in the same order in memory.
+            if (gradient.dtype, gradient.stride()) != (parameter.dtype, parameter.stride()):
+                gradient = torch.empty_like(parameter).copy_(gradient)
+            clipped.append(gradient.mul_(scale))
+        first, second = self._moments
+        adam(
+            self._parameters,
+            clipped,
+            first,
+            second,
+            [],
+            self._steps,
+            fused=self._is_fused,
+            foreach=not self._is_fused,
+            capturable=self._on_gpu,
+            found_inf=None if clipping.overflowed is None else clipping.overflowed.float(),
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=(rate * config.relative_length(steps)).to(self._scalar),
+            weight_decay=steps * config.weight_decay,
+            eps=1e-8,
+            maximize=False,
+        )
+        network.refresh()
+
+    @override
+    def export(self) -> Arrays:
+        arrays: Arrays = {STEPS: self._steps[0].cpu().numpy().astype(np.float64)}
+        for kind, moments in zip(MOMENTS, self._moments, strict=True):
+            exported = export_arrays(self._canonical(moments))
+            arrays |= {f"{kind}.{name}": array for name, array in exported.items()}
+        return arrays
+
+    @override
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        for kind, moments in zip(MOMENTS, self._moments, strict=True):
+            canonical = self._canonical(moments)
+            found = {name: arrays[f"{kind}.{name}"] for name in canonical}
+            for name, place in canonical.items():
+                if found[name].shape != place.value.shape:
+                    raise UserError(f"the tensor '{kind}.{name}' has the shape {found[name].shape}")
+            load_arrays(canonical, found)
+        if arrays[STEPS].shape != ():
+            raise UserError(f"the tensor {STEPS!r} has the shape {arrays[STEPS].shape}")
+        for steps in self._steps:
+            steps.fill_(arrays[STEPS].item())
+
+    def _canonical(self, moments: Sequence[Tensor]) -> dict[str, Canonical]:
+        return self.network.canonical(dict(zip(self._parameters, moments, strict=True)))
+
+
+OPTIMIZERS: Mapping[str, type[Optimizer]] = {"sgd": Sgd, "adam": Adam}
