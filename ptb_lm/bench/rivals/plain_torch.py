@@ -18,6 +18,7 @@ Shapes: B = batch, T = time steps, E = embedding width, L = layers, H = hidden u
 import contextlib
 import dataclasses
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
@@ -69,12 +70,21 @@ class PlainModel(nn.Module):
         output_TBH = self.dropout(output_TBH)
         return self.linear(output_TBH), state
 
+    def layer_parameter(self, layer: int, name: str) -> nn.Parameter:
+        """Return a parameter of a layer by torch's name."""
+        return self.lstm.get_parameter(f"{name}_l{layer}")
 
-class PlainLoop(Model):
-    """Trains a PlainModel; as much of ptb_lm.model.backend.Backend as the benchmark asks for."""
+
+class TorchLoop(Model):
+    """Trains a network of torch's modules; as much of ptb_lm.model.backend.Backend as the benchmark asks for.
+
+    Attributes:
+        network: Module with `embedding`, `linear` and `layer_parameter`, as PlainModel has them.
+    """
+
+    network: Any
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
-        check_config(config, "torch's own modules")
         self.runtime = Runtime(dataclasses.replace(choice, model="cudnn"))
         self.device, self.precision = self.runtime.device, self.runtime.precision
         torch.set_flush_denormal(False)  # torch's default
@@ -87,11 +97,18 @@ class PlainLoop(Model):
             host.keep_freed_memory()
         torch.manual_seed(choice.seed)
         self.config = config
-        self.network = PlainModel(config, len(weights["embedding"])).to(self.device, self.precision.master)
+        network = self.build_network(len(weights["embedding"]))
+        self.network = network.to(self.device, self.precision.master)
         self.executed = _compile(self.network) if self.runtime.execution == "compile" else self.network
         self.trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
-        self.optimizer = torch.optim.SGD(self.trained, lr=1.0)
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
+            self.trained, lr=1.0, weight_decay=config.weight_decay
+        )
         self.load_weights(weights)
+
+    @abstractmethod
+    def build_network(self, vocabulary_size: int) -> nn.Module:
+        """Return the network; its parameters are still to be loaded."""
 
     @property
     @override
@@ -105,21 +122,6 @@ class PlainLoop(Model):
         """Return versions, device and threads; what this package chooses of a CPU is nothing to the loop."""
         facts, ours = self.runtime.environment(), cpu.facts()
         return {name: fact for name, fact in facts.items() if name not in ours}
-
-    @property
-    def without_dropout(self) -> Callable[[], AbstractContextManager[None]] | None:
-        """Context manager that switches dropout off; None if that would compile the model anew."""
-        return None if self.runtime.execution == "compile" else self._without_dropout
-
-    @contextlib.contextmanager
-    def _without_dropout(self) -> Iterator[None]:
-        dropout, lstm = self.network.dropout, self.network.lstm
-        before = dropout.p, lstm.dropout
-        dropout.p, lstm.dropout = 0.0, 0.0
-        try:
-            yield
-        finally:
-            dropout.p, lstm.dropout = before
 
     def device_memory(self) -> int | None:
         """Return the peak of bytes allocated on the device since the last call; None on a CPU."""
@@ -143,42 +145,22 @@ class PlainLoop(Model):
                 ("recurrent_kernel", "weight_hh"),
                 ("bias", "bias_ih"),
             ):
-                parameter = network.lstm.get_parameter(f"{kept}_l{layer}")
+                parameter = network.layer_parameter(layer, kept)
                 table[f"lstm.{layer}.{name}"] = Canonical(parameter, transposed=name != "bias")
-        table["softmax.kernel"] = Canonical(network.linear.weight, transposed=True)
+        if not self.config.tie_weights:
+            table["softmax.kernel"] = Canonical(network.linear.weight, transposed=True)
         table["softmax.bias"] = Canonical(network.linear.bias)
         return table
-
-    def zero_state(self, batch_size: int) -> State:
-        """Return the zero state for a batch."""
-        shape = (self.config.num_layers, batch_size, self.config.hidden_size)
-        h_LBH, c_LBH = (torch.zeros(shape, device=self.device, dtype=self.precision.master) for _ in range(2))
-        return h_LBH, c_LBH
 
     def place(self, rows_BL: Ids) -> Tensor:
         """Return the rows on the device, where the example keeps its data."""
         return place_rows(rows_BL, self.device)
 
-    def train_step(
-        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
-    ) -> tuple[State, Loss]:
-        """Do one step of SGD with dropout and clipping."""
-        self.network.train()
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-        mean, state = self._forward(x_BT, y_BT, (state[0].detach(), state[1].detach()))
-        self.optimizer.zero_grad()
-        # The mean over tokens is what the example writes; this factor makes it the tutorial's loss.
-        (mean * x_BT.shape[1]).backward()
-        norm = nn.utils.clip_grad_norm_(self.trained, self.config.max_grad_norm)
-        self.optimizer.step()
-        return state, (mean.detach() * math.prod(y_BT.shape), norm)
-
     @torch.no_grad()
-    def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
+    def evaluate_step(self, x_BT: Words, y_BT: Words, state: Any) -> tuple[Any, Loss]:
         """Score a window without dropout."""
         self.network.eval()
-        mean, state = self._forward(x_BT, y_BT, state)
+        mean, state = self.forward(x_BT, y_BT, state)
         return state, (mean * math.prod(y_BT.shape), torch.zeros_like(mean))
 
     def read(self, losses: Sequence[Loss]) -> list[StepMetrics]:
@@ -188,7 +170,7 @@ class PlainLoop(Model):
             return []
         return [StepMetrics(*pair) for pair in torch.stack([torch.stack(loss) for loss in losses]).tolist()]
 
-    def _forward(self, x_BT: Words, y_BT: Words, state: State) -> tuple[Tensor, State]:
+    def forward(self, x_BT: Words, y_BT: Words, state: Any) -> tuple[Tensor, Any]:
         """Return the mean loss of a target, [], and the state."""
         half = self.runtime.dtype != self.precision.master
         with torch.autocast(self.device.type, dtype=self.runtime.dtype if half else None, enabled=half):
@@ -200,7 +182,53 @@ class PlainLoop(Model):
         return to_time_major(ids_BT, self.device)
 
 
-def _compile(model: PlainModel) -> PlainModel:
+class PlainLoop(TorchLoop):
+    """Trains a PlainModel."""
+
+    network: PlainModel
+
+    @override
+    def build_network(self, vocabulary_size: int) -> PlainModel:
+        return PlainModel(self.config, vocabulary_size)
+
+    @property
+    def without_dropout(self) -> Callable[[], AbstractContextManager[None]] | None:
+        """Context manager that switches dropout off; None if that would compile the model anew."""
+        return None if self.runtime.execution == "compile" else self._without_dropout
+
+    @contextlib.contextmanager
+    def _without_dropout(self) -> Iterator[None]:
+        dropout, lstm = self.network.dropout, self.network.lstm
+        before = dropout.p, lstm.dropout
+        dropout.p, lstm.dropout = 0.0, 0.0
+        try:
+            yield
+        finally:
+            dropout.p, lstm.dropout = before
+
+    def zero_state(self, batch_size: int) -> State:
+        """Return the zero state for a batch."""
+        shape = (self.config.num_layers, batch_size, self.config.hidden_size)
+        h_LBH, c_LBH = (torch.zeros(shape, device=self.device, dtype=self.precision.master) for _ in range(2))
+        return h_LBH, c_LBH
+
+    def train_step(
+        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
+    ) -> tuple[State, Loss]:
+        """Do one step of SGD with dropout and clipping."""
+        self.network.train()
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        mean, state = self.forward(x_BT, y_BT, (state[0].detach(), state[1].detach()))
+        self.optimizer.zero_grad()
+        # The mean over tokens is what the example writes; this factor makes it the tutorial's loss.
+        (mean * x_BT.shape[1]).backward()
+        norm = nn.utils.clip_grad_norm_(self.trained, self.config.max_grad_norm)
+        self.optimizer.step()
+        return state, (mean.detach() * math.prod(y_BT.shape), norm)
+
+
+def _compile(model: nn.Module) -> nn.Module:
     """Return the module under torch.compile.
 
     Raises:
@@ -210,7 +238,7 @@ def _compile(model: PlainModel) -> PlainModel:
     # What a process compiles counts towards a limit, beyond which torch quietly runs the module as it is. The
     # benchmark builds models to compare before the one that it times; people build one.
     torch.compiler.reset()
-    return cast(PlainModel, torch.compile(model))
+    return cast(nn.Module, torch.compile(model))
 
 
 def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> PlainLoop:
@@ -219,4 +247,5 @@ def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -
     Raises:
         UserError: There is no such device, or no compiler; or the configuration asks for what the loop lacks.
     """
+    check_config(config, "torch's own modules")
     return PlainLoop(config, weights, choice)
