@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import sequence_classifier
+from numpy.typing import NDArray
 from sequence_classifier import Batch, Classifier, ClassifierConfig
 from typing_extensions import override
 
@@ -78,8 +79,12 @@ class ClassifierTask:
 
     @property
     def _frames(self) -> int:
-        lengths_B = self.batch(seed=0).lengths_B
-        return self.batch_size * self.steps if lengths_B is None else int(lengths_B.sum())
+        return self.batch_size * self.steps if self.shortest is None else int(self._spread_lengths().sum())
+
+    def _spread_lengths(self) -> NDArray[np.int32]:
+        """Return the lengths of a batch's sequences, the shortest first."""
+        assert self.shortest is not None
+        return np.linspace(self.shortest, self.steps, self.batch_size).round().astype(np.int32)
 
     @property
     def size(self) -> str:
@@ -108,8 +113,7 @@ class ClassifierTask:
         lengths_B = None
         if self.shortest is not None:
             # Spread evenly, so that the work does not hang on the seed; the longest is T.
-            spread = np.linspace(self.shortest, self.steps, self.batch_size).round()
-            lengths_B = rng.permutation(spread).astype(np.int32)
+            lengths_B = rng.permutation(self._spread_lengths())
         x_BTI = rng.standard_normal((self.batch_size, self.steps, config.input_size), np.float32)
         if config.loss == "ctc":
             labels = rng.integers(1, config.classes, (self.batch_size, self.labels), np.int32)
