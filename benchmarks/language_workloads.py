@@ -1,7 +1,8 @@
-"""The workloads of two suites.
+"""The workloads of three suites.
 
-rivals: small and medium, by the loops that people write in three frameworks. coverage: a program against
-itself, in little time (studies/coverage.py).
+rivals: small and medium, by the loops that people write in three frameworks. awd: AWD-LSTM as it was
+published, and a smaller one; but all windows have one length, whoever computes them. coverage: a program
+against itself, in little time (studies/coverage.py).
 """
 
 from ptb_lm.bench.language_workloads import PLAIN_TORCH, PTB_VOCABULARY
@@ -28,6 +29,31 @@ RIVALS = tuple(
         measured_twice="torch/block_fused",
     )
     for name in ("small", "medium")
+)
+
+_AWD = PRESETS["awd"].replace(vary_num_steps=False)
+AWD = tuple(
+    Workload(
+        name=name,
+        task=LanguageTask(config=config, vocabulary_size=PTB_VOCABULARY),
+        variants=name_variants(
+            {
+                "plain-awd/cudnn": "PyTorch modules, plain loop",
+                "plain-awd/cudnn@bf16": "PyTorch modules, plain loop",
+                "plain-awd/cudnn-kept-memory@bf16": "PyTorch modules, plain loop, freed memory kept",
+                "torch/cudnn": "PyTorch cudnn (nn.LSTM)",
+                "torch/cudnn@bf16": "PyTorch cudnn (nn.LSTM)",
+                "torch/block_fused": "PyTorch block_fused",
+                "torch/block_fused@bf16": "PyTorch block_fused",
+            }
+        ),
+        baseline="plain-awd/cudnn@bf16",
+        measured_twice="torch/block_fused@bf16",
+    )
+    for name, config in (
+        ("awd", _AWD),
+        ("awd-2x650", _AWD.replace(num_layers=2, layer_sizes=(), hidden_size=650)),
+    )
 )
 
 COVERAGE = (

@@ -379,7 +379,7 @@ def clip_forgotten(config: Any, weights: Weights) -> Model:
 def top_layer_skipped(config: Any, weights: Weights) -> Model:
     """Build a model with a layer fewer."""
     if isinstance(config, Config):
-        fewer: Any = config.replace(num_layers=config.num_layers - 1)
+        fewer: Any = config.replace(num_layers=config.num_layers - 1, layer_sizes=config.layer_sizes[:-1])
     else:
         fewer = dataclasses.replace(config, hidden_sizes=config.hidden_sizes[:-1])
     kept = TopLayerSkipped.inwards(None, weights)  # type: ignore[arg-type]
@@ -396,6 +396,13 @@ def top_dropout_left_out(config: Any, weights: Weights) -> Model:
 
 def _without_mask(compute_top: Callable[..., Any], *arguments: Any, mask: Tensor) -> Any:
     return compute_top(*arguments, mask=torch.ones_like(mask))
+
+
+def weight_drop_without_effect(config: Any, weights: Weights) -> Model:
+    """Build a language model that draws the masks of recurrent weights, tells them, and computes without."""
+    model = right(config, weights)
+    model.network.stack.masks_by_parameter = lambda masks: {}
+    return model
 
 
 def redrawn(change: Callable[[Masks[Tensor]], object]) -> Mutant:
@@ -426,7 +433,7 @@ def masks_reused(config: Any, weights: Weights) -> Model:
 def same_for_all_layers(masks: Masks[Tensor]) -> None:
     """Make the masks of all layers that of the first."""
     for mask in masks.units[2:]:
-        mask.copy_(masks.units[1])
+        mask.copy_(masks.units[1][..., : mask.shape[-1]])
 
 
 def same_for_all(axis: int) -> Callable[[Masks[Tensor]], None]:
@@ -473,6 +480,7 @@ REUSING: dict[str, Mutant] = {
     "one mask for all rows": redrawn(same_for_all(1)),
 }
 EACH_STEP: dict[str, Mutant] = {"one mask for all time steps": redrawn(same_for_all(0))}
+WEIGHT_DROP: dict[str, Mutant] = {"weight drop without effect": weight_drop_without_effect}
 DEEP: dict[str, Mutant] = {"top layer skipped": top_layer_skipped}
 LSTMS: dict[str, Mutant] = {"second bias trained": wrapped(SecondBiasTrained)}
 CLASSIFIER: dict[str, Mutant] = {
@@ -489,8 +497,10 @@ def of(task: Any, passes: Sequence[str]) -> dict[str, Mutant]:
     found = dict(EVERY)
     if isinstance(config, Config):
         found |= LANGUAGE | (LSTMS if config.cell == cells.LSTM else {})
-        found |= DEEP if config.num_layers > 1 else {}
-        if config.keep_prob < 1:
+        # Without a layer of another width what is above it would not fit.
+        found |= DEEP if config.num_layers > 1 and len({*config.hidden_sizes}) == 1 else {}
+        found |= WEIGHT_DROP if config.recurrent_keep_prob < 1 else {}
+        if min(config.unit_keep_probs) < 1:
             found |= DROPPING | REUSING | ({} if config.variational else EACH_STEP)
     else:
         found |= CLASSIFIER | LSTMS | (DEEP if len(config.hidden_sizes) > 1 else {})

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import mutants
 import pytest
@@ -20,10 +21,15 @@ def small(task: Task) -> Task:
         return task
     if isinstance(task, LanguageTask):
         config = task.config
-        sizes = {"hidden_size": 9, "embedding_size": 7 if config.embedding_size else 0}
+        sizes: dict[str, Any] = {"hidden_size": 9, "embedding_size": 7 if config.embedding_size else 0}
         # One mask for all time steps has few entries.
         sizes |= {"batch_size": 20, "hidden_size": 20} if config.variational else {"batch_size": 6}
-        return dataclasses.replace(task, config=config.replace(num_steps=8, **sizes), vocabulary_size=60)
+        # As wide as each other where the task's own are.
+        narrow = {size: 20 + 5 * rank for rank, size in enumerate(sorted(set(config.layer_sizes)))}
+        sizes |= {"layer_sizes": tuple(narrow[size] for size in config.layer_sizes)}
+        # The norm is of a sum over the steps, and some mutants do not clip it.
+        sizes |= {"num_steps": 8, "max_grad_norm": config.max_grad_norm * 8 / config.num_steps}
+        return dataclasses.replace(task, config=config.replace(**sizes), vocabulary_size=60)
     config = dataclasses.replace(
         task.config,
         input_size=min(task.config.input_size, 5),
