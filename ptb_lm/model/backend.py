@@ -50,7 +50,8 @@ class StepMetrics(NamedTuple):
     """The numbers behind a `Loss`, of one window."""
 
     nll: float  # negative log likelihood of the window's targets in nats, summed over batch and time
-    gradient_norm: float  # global norm before clipping; 0 for an evaluation step
+    # Global norm before clipping, of the gradients of the loss and its penalties; 0 for an evaluation step.
+    gradient_norm: float
     # Loss scale of the next step, if this one was skipped because its gradient overflowed float16; else 0.
     new_loss_scale: float = 0.0
 
@@ -114,9 +115,10 @@ class Backend(Model):
     def train_step(
         self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
     ) -> tuple[State, Loss]:
-        """Do one step of SGD with dropout and clipping; may return before the device is done.
+        """Do one step of SGD or Adam with dropout and clipping; may return before the device is done.
 
-        The loss for the gradient is summed over time and averaged over the batch. The given state cannot be
+        The loss for the gradient is summed over time and averaged over the batch, and the penalties' means
+        are multiplied by T; weight decay, times T too, is added after clipping. The given state cannot be
         used again: the returned one may be the same memory.
         """
 
