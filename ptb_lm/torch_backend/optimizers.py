@@ -169,8 +169,9 @@ class Adam(Optimizer):
         # torch's fastest kernel: on a CPU it takes a tenth of the time of the next one. On a GPU it takes
         # rate and steps in float32 only, which is not precise enough for float64.
         self._is_fused = not self._on_gpu or dtype == torch.float32
-        self._scalar = torch.float32 if self._on_gpu and self._is_fused else torch.float64
-        steps_P = torch.zeros(len(self._parameters), device=network.device, dtype=self._scalar)
+        self._rate_dtype = torch.float32 if self._on_gpu and self._is_fused else torch.float64
+        steps_dtype = torch.float32 if self._is_fused else torch.float64
+        steps_P = torch.zeros(len(self._parameters), device=network.device, dtype=steps_dtype)
         self._steps = list(steps_P.unbind())
         self.state = [steps_P, *(moment for moments in self._moments for moment in moments)]
 
@@ -211,7 +212,7 @@ class Adam(Optimizer):
             amsgrad=False,
             beta1=0.9,
             beta2=0.999,
-            lr=(rate * config.relative_length(steps)).to(self._scalar),
+            lr=(rate * config.relative_length(steps)).to(self._rate_dtype),
             weight_decay=steps * config.weight_decay,
             eps=1e-8,
             maximize=False,
