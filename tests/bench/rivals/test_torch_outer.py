@@ -14,7 +14,7 @@ from ptb_lm.model import parameters
 from ptb_lm.model.config import Config
 
 TASK = LanguageTask(
-    config=Config(num_layers=2, hidden_size=9, embedding_size=5, num_steps=4, batch_size=6),
+    config=Config(num_layers=2, hidden_size=9, embedding_size=5, num_steps=3, batch_size=6),
     vocabulary_size=60,
 )
 
