@@ -98,25 +98,21 @@ def _measure_rate(command: str, waits: dict[str, str]) -> float:
 def _steps(arguments: argparse.Namespace) -> int:
     """Print the words per second of some steps."""
     from ptb_lm.bench.language_workloads import PTB_VOCABULARY
+    from ptb_lm.bench.run import timed_steps
+    from ptb_lm.bench.variants import Variant
     from ptb_lm.bench.workloads import LanguageTask
-    from ptb_lm.data import corpus
-    from ptb_lm.model import backend, parameters
-    from ptb_lm.model.choice import Choice
 
-    config = RECIPES["default"][arguments.config]
-    task = LanguageTask(config=config, vocabulary_size=PTB_VOCABULARY)
-    choice = Choice.create(model=arguments.model, device="cpu", precision=arguments.precision)
-    model = backend.build(config, parameters.draw_initial(config, PTB_VOCABULARY, seed=1), choice)
-    ((x_BT, y_BT),) = corpus.windows(model.place(task.rows(1, seed=1)), config.num_steps)
-    state: Any = model.zero_state(config.batch_size)
-    done, start = -3, time.perf_counter()
-    while done < 1 or time.perf_counter() - start < arguments.seconds:
-        if done == 0:
-            start = time.perf_counter()
-        state, loss = model.train_step(x_BT, y_BT, state, learning_rate=0.1)
-        model.read([loss])
+    task = LanguageTask(config=RECIPES["default"][arguments.config], vocabulary_size=PTB_VOCABULARY)
+    build = Variant(f"torch/{arguments.model}", "").builder(
+        task.registry, device="cpu", precision=arguments.precision, seed=1
+    )
+    steps = timed_steps.prepare(task, build, seed=1)
+    steps.losses("train", 3)
+    done, start = 0, time.perf_counter()
+    while not done or time.perf_counter() - start < arguments.seconds:
+        steps.losses("train", 1)
         done += 1
-    print(done * config.batch_size * config.num_steps / (time.perf_counter() - start))
+    print(done * task.items / (time.perf_counter() - start))
     return 0
 
 

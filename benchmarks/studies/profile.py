@@ -2,9 +2,9 @@
 
     python -m benchmarks.studies profile torch/cudnn --config medium --out DIR
 
-A variant is named as in the benchmark: torch/MODEL[/EXECUTION], or plain-torch/cudnn. Prints the operations
-by their own time (on a GPU, its kernels); --out keeps that in profile.txt, the times of all in rows.jsonl,
-and with --trace in trace.json for Perfetto.
+A variant is named as in the benchmark: torch/MODEL[/EXECUTION], plain-torch/cudnn or plain-awd/cudnn. Prints
+the operations by their own time (on a GPU, its kernels); --out keeps that in profile.txt, the times of all in
+rows.jsonl, and with --trace in trace.json for Perfetto.
 """
 
 import argparse
@@ -16,12 +16,11 @@ from torch._C._autograd import DeviceType
 
 from benchmarks.studies import write_rows
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
+from ptb_lm.bench.run import timed_steps
 from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
-from ptb_lm.data import corpus
-from ptb_lm.model import parameters
 from ptb_lm.model.config import RECIPES
 
 WARM_UP = 5
@@ -31,29 +30,23 @@ def run(arguments: argparse.Namespace) -> int:
     """Profile some steps on random words of Penn Treebank's frequencies; return the exit status."""
     if arguments.trace and not arguments.out:
         raise UserError("--trace writes OUT/trace.json, and --out is not given")
-    if not arguments.variant.startswith(("torch/", "plain-torch/")):
+    if not arguments.variant.startswith(("torch/", "plain-torch/", "plain-awd/")):
         raise UserError(
-            f"{arguments.variant}: only torch's variants can be profiled, torch/MODEL[/EXECUTION] and "
-            "plain-torch/cudnn"
+            f"{arguments.variant}: only torch's variants can be profiled, torch/MODEL[/EXECUTION], "
+            "plain-torch/cudnn and plain-awd/cudnn"
         )
 
     task = LanguageTask(config=RECIPES[arguments.recipe][arguments.config], vocabulary_size=PTB_VOCABULARY)
     build = Variant(arguments.variant, "").builder(
         LANGUAGE_MODELS, device=arguments.device, precision=arguments.precision, seed=1
     )
-    model = build(task.config, parameters.draw_initial(task.config, task.vocabulary_size, seed=1))
-    rows_BL = model.place(task.rows(WARM_UP + arguments.steps, seed=1))
-    windows = list(corpus.windows(rows_BL, task.config.num_steps))
-    state = model.zero_state(task.config.batch_size)
+    timed = timed_steps.prepare(task, build, seed=1)
+    model = timed.model
     on_gpu = model.device.type == "cuda"
-    for x_BT, y_BT in windows[:WARM_UP]:
-        state, _ = model.train_step(x_BT, y_BT, state, learning_rate=0.1)
-    model.read([])
+    timed.losses("train", WARM_UP)
     activities = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if on_gpu else [])]
     with profiler.profile(activities=activities, acc_events=True) as profiled:
-        for x_BT, y_BT in windows[WARM_UP:]:
-            state, _ = model.train_step(x_BT, y_BT, state, learning_rate=0.1)
-        model.read([])
+        timed.losses("train", arguments.steps)
     order = "self_device_time_total" if on_gpu else "self_cpu_time_total"
     averages = profiled.key_averages()
     table = averages.table(sort_by=order, row_limit=25, max_name_column_width=60)
