@@ -6,10 +6,10 @@ over a window's words, its gradient's norm is bounded by 0.25 (here max_grad_nor
 is 30 (learning_rate * num_steps) for windows of num_steps, and for others in proportion to their length.
 
 A recurrent kernel is dropped anew for each window, and nn.LSTM computes with it in
-torch.func.functional_call. In some versions of torch a layer keeps a list of its weights, and a weight that
-is set beside the list is never used: then nothing is dropped, and nothing says so. All other masks are
-locked: they hold for all time steps. Of torch.nn.LSTM's two biases the second is frozen at zero, as in
-ptb_lm.bench.rivals.plain_torch.
+torch.func.functional_call: torch.nn.utils.parametrize would draw four masks for it, one after the other. In
+some versions of torch a layer keeps a list of its weights, and a weight that is set beside the list is never
+used: then nothing is dropped, and nothing says so. All other masks are locked: they hold for all time steps.
+Of torch.nn.LSTM's two biases the second is frozen at zero, as in ptb_lm.bench.rivals.plain_torch.
 
 Shapes: B = batch, T = time steps, E = embedding width, I = units, H = a layer's hidden units, V = vocabulary.
 """
