@@ -10,7 +10,7 @@ import pytest
 from support import AfterOtherStepsError, checked_twice
 
 from ptb_lm.bench import check
-from ptb_lm.bench.check import bounds
+from ptb_lm.bench.check import bounds, problem
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import LanguageTask, Task
 
@@ -127,6 +127,18 @@ def test_what_is_wrong_is_refused_where_norms_may_be_summed_up_naively(
         check.check(
             task, mutants.of(task, LARGEST.passes)[wrong], precision="fp32", seed=3, passes=LARGEST.passes
         )
+
+
+# Of long windows the first update is shorter (problem.updates).
+AWD = next(each.task for each in SUITES["awd"].workloads if each.name == "awd")
+LONG_WINDOWS = dataclasses.replace(small(AWD), config=small(AWD).config.replace(num_steps=70))
+
+
+@pytest.mark.parametrize("wrong", sorted(mutants.of(LONG_WINDOWS, ("train",))))
+def test_what_is_wrong_is_refused_in_long_windows(wrong: str) -> None:
+    assert problem.updates(LONG_WINDOWS.config.num_steps) < problem.UPDATES
+    with pytest.raises(check.WrongError, match=r"off by|dropout"):
+        check.check(LONG_WINDOWS, mutants.of(LONG_WINDOWS, ("train",))[wrong], precision="fp32", seed=3)
 
 
 # At its own size: what rounds in few words and units does not cancel out as it does there.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ptb_lm.bench.check import dropout, expected, problem
 from ptb_lm.bench.check.dropout import Kept
 from ptb_lm.bench.check.expected import Answer
-from ptb_lm.bench.check.problem import STEPS, UPDATES
+from ptb_lm.bench.check.problem import STEPS
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data import corpus
 from ptb_lm.data.text import Ids
@@ -55,7 +55,8 @@ class LanguageQuestion:
     @property
     def rates(self) -> tuple[float, ...]:
         """The learning rate of each step: it is an argument of a step, and the bound on the norm is not."""
-        return tuple(update / self.task.config.max_grad_norm for update in UPDATES)
+        config = self.task.config
+        return tuple(update / config.max_grad_norm for update in problem.updates(config.num_steps))
 
     @cached_property
     def weights(self) -> problem.Weights:
