@@ -139,16 +139,16 @@ class AWDLoop(TorchLoop):
         """Return the parts that dropout will keep in the next training window; its random stream stays."""
         config, network, stream = self.config, self.network, self.stream.get_state()
 
-        def draw(drop: float, *shape: int) -> NDArray[np.bool_]:
-            drawn = functional.dropout(torch.ones(shape, device=self.device), drop)
+        def draw(drop: float, *shape: int, dtype: torch.dtype | None = None) -> NDArray[np.bool_]:
+            drawn = functional.dropout(torch.ones(shape, dtype=dtype, device=self.device), drop)
             return drawn.bool().cpu().numpy()
 
-        # In the order in which the network draws them.
+        # In the order in which the network draws them, and in the types, on which a GPU's numbers may depend.
         masks = {"embedding": draw(network.drop_words, network.embedding.num_embeddings, 1)}
         units = [draw(network.drop_units[0], 1, batch, config.embedding_width)]
         for layer, hidden in enumerate(config.hidden_sizes):
             masks[f"lstm.{layer}.recurrent_kernel"] = draw(network.drop_weights, 4 * hidden, hidden).T
-            units.append(draw(network.drop_units[layer + 1], 1, batch, hidden))
+            units.append(draw(network.drop_units[layer + 1], 1, batch, hidden, dtype=self.runtime.dtype))
         self.stream.set_state(stream)
         wanted = places(config, network.embedding.num_embeddings, batch=batch, steps=steps)
         return Masks({name: masks[name] for name in wanted.weights}, units if wanted.units else [])

@@ -284,6 +284,15 @@ def test_the_loop_passes_with_its_dropout_in_each_precision(model: str, precisio
     assert found.what["dropout"] == "the reference had the same masks"
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", LANGUAGE_MODELS["plain-awd"].precisions)
+def test_the_loop_passes_on_a_gpu(precision: str) -> None:
+    builder = Variant("plain-awd/cudnn", "").builder(
+        LANGUAGE_MODELS, device="cuda", precision=precision, seed=1
+    )
+    checked_twice(TASK, builder, precision=precision)
+
+
 def compute_with_kept_weights(lstm: Any, weights: Any, given: Any) -> Any:
     """Compute a layer with the weights that it has: what was to replace them is lost."""
     return lstm(*given)
