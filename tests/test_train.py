@@ -100,6 +100,13 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
         (["--hidden-size", "many"], "--hidden-size: "),
         (["--lr-decay", "half"], "--lr-decay: "),
         (["--tie-weights", "--embedding-size", "5"], "5 is not 6"),
+        (["--mogrifier-rounds", "3"], "--mogrifier-rounds would change nothing with --cell lstm"),
+        (["--cell", "gru", "--mogrifier-rank", "3"], "--mogrifier-rank would change nothing with --cell gru"),
+        (
+            ["--schedule", "cosine", "--lr-decay", "0.9"],
+            "--lr-decay would change nothing with --schedule cosine",
+        ),
+        (["--average-epochs", "1", "--average-after-stall", "3"], "a run has one"),
         (["--lr", "0.1"], "--learning-rate"),
         (["--use_fp16"], "--precision fp16"),
         (["--optimizer", "asgd"], "--optimizer: invalid choice: 'asgd'"),
@@ -121,6 +128,23 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
 )
 def test_a_new_run_is_refused(flags: list[str], key: str, refused: Callable[..., str]) -> None:
     assert key in refused(*flags)
+
+
+@pytest.mark.parametrize(
+    ("given", "averages"),
+    [
+        ({"config": "medium", "average_after_stall": 5}, (0, 5)),
+        ({"config": "awd", "average_epochs": 0.5}, (0.5, 0)),
+        ({"config": "awd", "average_epochs": 0.0}, (0, 5)),
+        ({"config": "awd", "average_after_stall": 0}, (0, 0)),
+    ],
+    ids=str,
+)
+def test_an_average_that_is_given_takes_the_place_of_the_preset_s(
+    given: dict[str, Any], averages: tuple[float, int]
+) -> None:
+    config = run_flags.new_config(given).hyperparameters
+    assert (config.average_epochs, config.average_after_stall) == averages
 
 
 @pytest.mark.parametrize("seeds", [[], ["--seeds", "1", "2"]])

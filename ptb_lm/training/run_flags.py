@@ -17,6 +17,7 @@ from ptb_lm.data.preparation import (
     FIELDS,
     TOKENIZERS,
     effective_settings,
+    flag_list,
     from_flags,
 )
 from ptb_lm.model import fastest
@@ -28,6 +29,12 @@ from ptb_lm.training.run_config import PLACES, RESUMABLE, RESUMABLE_HYPERPARAMET
 
 CHANGEABLE = (*PLACES, "devices", *RESUMABLE_HYPERPARAMETERS)  # flags that --resume allows to differ
 NEW_RUN_FLAGS = ("overwrite", "init_from", "extend_vocabulary")  # flags that --resume refuses
+AVERAGES = ("average_epochs", "average_after_stall")  # of which a run has one
+# Hyper-parameter -> the value with which others have an effect, and these.
+EFFECTIVE_WITH = {
+    "cell": ("mogrifier_lstm", ("mogrifier_rounds", "mogrifier_rank")),
+    "schedule": ("exponential", ("decay_after", "lr_decay")),
+}
 INIT_FROM_RATE = 0.5  # share of the other run's learning rate that a run with --init-from has
 
 
@@ -56,18 +63,29 @@ def with_given(config: Config, given: Mapping[str, Any]) -> Config:
     """Return hyper-parameters with the given ones, by name, in their place.
 
     Raises:
-        UserError: One is impossible, or two contradict each other.
+        UserError: One is impossible or has no effect, or two contradict each other.
     """
     changes = {each.name: given[each.name] for each in HYPERPARAMETERS if each.name in given}
+    for name, other in (AVERAGES, reversed(AVERAGES)):
+        if changes.get(name):
+            changes.setdefault(other, getattr(Config, other))  # not the preset's
     if sizes := changes.get("layer_sizes"):
         if "hidden_size" in changes:
             raise UserError("give --layer-sizes or --hidden-size, not both")
         changes.setdefault("num_layers", len(sizes))
+        changes["hidden_size"] = max(sizes)  # not the preset's, beside which nobody would look for these
         if len({*sizes}) == 1 and len(sizes) == changes["num_layers"]:  # a model has one description
-            changes |= {"hidden_size": sizes[0], "layer_sizes": ()}
+            changes["layer_sizes"] = ()
     elif changes.keys() & {"num_layers", "hidden_size"}:
         changes["layer_sizes"] = ()  # those of the preset
-    return config.replace(**changes)
+    changed = config.replace(**changes)
+    for field, (value, flags) in EFFECTIVE_WITH.items():
+        idle = [name for name in flags if name in given]
+        if idle and getattr(changed, field) != value:
+            raise UserError(
+                f"{flag_list(idle)} would change nothing with {flag_name(field)} {getattr(changed, field)}"
+            )
+    return changed
 
 
 def with_fastest(

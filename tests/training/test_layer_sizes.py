@@ -64,6 +64,7 @@ def test_the_flags_say_how_wide_each_layer_is(
     assert (config.hidden_sizes, config.num_layers) == (sizes, len(sizes))
     assert config.embedding_width == sizes[-1]
     assert bool(config.layer_sizes) == (len({*sizes}) > 1)
+    assert config.hidden_size == max(sizes)
     written = json.loads(json.dumps(run.to_json()))
     assert RunConfig.from_json(written, tmp_path) == run
     if "awd" in flags:  # the sizes alone are others
