@@ -30,6 +30,7 @@ from ptb_lm.training.run_config import PLACES, RESUMABLE, RESUMABLE_HYPERPARAMET
 CHANGEABLE = (*PLACES, "devices", *RESUMABLE_HYPERPARAMETERS)  # flags that --resume allows to differ
 NEW_RUN_FLAGS = ("overwrite", "init_from", "extend_vocabulary")  # flags that --resume refuses
 AVERAGES = ("average_epochs", "average_after_stall")  # of which a run has one
+PLACES_OF_DROPOUT = ("input_keep_prob", "between_keep_prob", "output_keep_prob")
 # Hyper-parameter -> the value with which others have an effect, and these.
 EFFECTIVE_WITH = {
     "cell": ("mogrifier_lstm", ("mogrifier_rounds", "mogrifier_rank")),
@@ -79,6 +80,8 @@ def with_given(config: Config, given: Mapping[str, Any]) -> Config:
     elif changes.keys() & {"num_layers", "hidden_size"}:
         changes["layer_sizes"] = ()  # those of the preset
     changed = config.replace(**changes)
+    if "keep_prob" in given and all(getattr(changed, name) for name in PLACES_OF_DROPOUT):
+        raise UserError(f"--keep-prob would change nothing with {flag_list(PLACES_OF_DROPOUT)}")
     for field, (value, flags) in EFFECTIVE_WITH.items():
         idle = [name for name in flags if name in given]
         if idle and getattr(changed, field) != value:

@@ -119,6 +119,10 @@ class Trainer:
         progress, unread = self.progress, list[Loss]()
         steps, steps_before = self.plan.steps(progress.epoch), self.plan.steps_before(progress.epoch)
         averaging_start = self.averages.start(progress)
+        if self.config.average_after_stall and averaging_start == steps_before + progress.step:
+            cli.remark(
+                f"validation has stalled: from epoch {progress.epoch + 1} on, the weights are averaged"
+            )
         with display.epoch(validation_seconds=self._validation_seconds):
             self.backend.read([])
             start = time.perf_counter()

@@ -166,13 +166,18 @@ def test_averages_are_those_of_torch_s_asgd(recorded: tuple[Path, list[Weights]]
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [-5, 0, 1, 8, STEPS, STEPS + 3])
 def test_stopped_anywhere_and_resumed_equals_never_stopped(
-    step: int, recorded: tuple[Path, list[Weights]], data: Path, tmp_path: Path
+    step: int,
+    recorded: tuple[Path, list[Weights]],
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Stopped so many steps after the last one before averaging begins."""
+    """Stopped so many steps after the last one before averaging begins, which is said."""
     (expected, _), run = recorded, tmp_path / "run"
     with stopped_after(trigger(expected) * STEPS + step):
         assert train.main(runs.arguments(data, run, *FLAGS)) == 143
     progress = RunDirectory(run).read_state().progress
     assert progress.epoch * STEPS + progress.step == trigger(expected) * STEPS + step
     assert train.main(["--resume", str(run)]) == 0
+    assert f"from epoch {trigger(expected) + 1} on, the weights are averaged" in "".join(capsys.readouterr())
     runs.assert_equal_runs(run, expected)
