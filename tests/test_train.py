@@ -107,6 +107,7 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
             "--lr-decay would change nothing with --schedule cosine",
         ),
         (["--config", "awd", "--keep-prob", "0.5"], "--keep-prob would change nothing"),
+        (["--optimizer", "adam"], "--optimizer adam needs a --learning-rate"),
         (["--average-epochs", "1", "--average-after-stall", "3"], "a run has one"),
         (["--lr", "0.1"], "--learning-rate"),
         (["--use_fp16"], "--precision fp16"),

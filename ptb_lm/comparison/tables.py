@@ -19,6 +19,7 @@ from ptb_lm.bench.reporting.formats import NOTHING
 from ptb_lm.bench.reporting.page import CaptionedTable, Document, Section
 from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell, to_markdown
 from ptb_lm.comparison.runs import UNKNOWN, Run, RunGroup, differing_settings, run_names
+from ptb_lm.model.hyperparameter import format_value
 
 HOW_TO_READ = (
     "The best epoch is chosen by validation alone. A run that has not ended, or has done more epochs since, "
@@ -217,7 +218,7 @@ def _text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else format_value(value)
 
 
 def curves(groups: Sequence[RunGroup]) -> CurvePlot:

@@ -249,7 +249,7 @@ class Config:
 
         Where the lengths vary it is a factor of the bound on the gradient's norm, as the loss is a sum over
         the steps; the rate of AWD-LSTM, whose loss is their mean, follows the length likewise. Adam's steps
-        do not depend on the size of the loss: there it is a factor of the learning rate, too.
+        do not depend on the size of the loss: it takes the gradients divided by this, and the rate times it.
 
         Args:
             steps: Time steps of the window.

@@ -191,7 +191,10 @@ class Adam(Optimizer):
         if not config.tie_weights:
             d_embedding_VE = torch.zeros_like(network.embedding_VE)
             gradients.append(d_embedding_VE.index_add_(0, ids_N, d_embedded_NE))
-        scale, clipped = clipping.scale(1.0, network.precision.master), list[Tensor]()
+        # The mean over the steps, times the usual number of them: a long window has no more weight in the
+        # moments than a short one, as in AWD-LSTM.
+        length = config.relative_length(steps)
+        scale, clipped = clipping.scale(1 / length, network.precision.master), list[Tensor]()
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             # The kernel takes numbers of one type in the same order in memory.
             if (gradient.dtype, gradient.stride()) != (parameter.dtype, parameter.stride()):
@@ -212,8 +215,8 @@ class Adam(Optimizer):
             amsgrad=False,
             beta1=0.9,
             beta2=0.999,
-            lr=(rate * config.relative_length(steps)).to(self._rate_dtype),
-            weight_decay=steps * config.weight_decay,
+            lr=(rate * length).to(self._rate_dtype),
+            weight_decay=steps * config.weight_decay / length,
             eps=1e-8,
             maximize=False,
         )

@@ -15,12 +15,11 @@ from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import fastest, parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import CHOICE_NAMES
-from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.hyperparameter import format_value
 from ptb_lm.training import run_data, run_folders, tensors
 from ptb_lm.training.run_config import InitFrom, RunConfig
 from ptb_lm.training.run_directory import RunDirectory
-from ptb_lm.training.run_flags import INIT_FROM_RATE
+from ptb_lm.training.run_flags import INIT_FROM_RATE, with_given
 
 HELD_OUT = ("valid_fraction", "test_fraction")
 SIZES = (
@@ -83,11 +82,6 @@ class Start:
                     f"{flag_list([name])} {format_value(given[name])} contradicts the run "
                     f"{self.directory.path}, which has {format_value(run_settings[name])}"
                 )
-        changes = {
-            each.name: given[each.name]
-            for each in HYPERPARAMETERS
-            if each.name in given and each.name not in SIZES
-        }
         choices = {"framework": self.run.choice.framework}
         choices |= {name: given[name] for name in CHOICE_NAMES if name in given}
         given = {**self._own_text(), **given} if "data" not in given else given
@@ -97,8 +91,9 @@ class Start:
             recipe=self.run.recipe,
             data=data,
             choice=fastest.choose_safe(choices, cell=before.cell),
-            hyperparameters=before.replace(
-                **{"learning_rate": before.learning_rate * INIT_FROM_RATE, **changes}
+            hyperparameters=with_given(
+                before.replace(learning_rate=before.learning_rate * INIT_FROM_RATE),
+                {name: value for name, value in given.items() if name not in SIZES},
             ),
             preparation=self._preparation(given, data),
             text_column=given.get("text_column"),

@@ -80,6 +80,11 @@ def with_given(config: Config, given: Mapping[str, Any]) -> Config:
     elif changes.keys() & {"num_layers", "hidden_size"}:
         changes["layer_sizes"] = ()  # those of the preset
     changed = config.replace(**changes)
+    if changed.optimizer != config.optimizer and "learning_rate" not in given:
+        raise UserError(
+            f"--optimizer {changed.optimizer} needs a --learning-rate: {config.learning_rate:g} is that of "
+            f"{config.optimizer}"
+        )
     if "keep_prob" in given and all(getattr(changed, name) for name in PLACES_OF_DROPOUT):
         raise UserError(f"--keep-prob would change nothing with {flag_list(PLACES_OF_DROPOUT)}")
     for field, (value, flags) in EFFECTIVE_WITH.items():
@@ -118,7 +123,12 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
             "an imported run has no state of a training that could be resumed; --init-from starts a new run "
             "from its weights"
         )
-    before = {**run.settings, "layer_sizes": run.hyperparameters.hidden_sizes}
+    sizes = run.hyperparameters.layer_sizes
+    before = {
+        **run.settings,
+        "layer_sizes": run.hyperparameters.hidden_sizes,
+        "hidden_size": sizes or run.hyperparameters.hidden_size,
+    }
     if "init_from" in given:
         raise UserError("--init-from starts a new run and cannot be combined with --resume")
     preparation = {

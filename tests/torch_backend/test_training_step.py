@@ -142,17 +142,26 @@ def test_twenty_steps_equal_the_reference(case: str, model: str, precision: str,
             **masks,
         )
         factor = steps / config.num_steps if config.vary_num_steps else 1.0
-        settings = {
-            "max_grad_norm": config.max_grad_norm * factor,
-            "weight_decay": steps * config.weight_decay,
-        }
+        max_grad_norm, decay = config.max_grad_norm, steps * config.weight_decay
         if config.optimizer == "adam":
             weights, adam, norm = reference.adam_update(
-                weights, gradients, adam, learning_rate=rate * factor, **settings
+                weights,
+                {name: gradient / factor for name, gradient in gradients.items()},
+                adam,
+                learning_rate=rate * factor,
+                max_grad_norm=max_grad_norm,
+                weight_decay=decay / factor,
             )
+            norm *= factor
         else:
-            weights, norm = reference.sgd_update(weights, gradients, learning_rate=rate, **settings)
-        clipped.append(norm > settings["max_grad_norm"])
+            weights, norm = reference.sgd_update(
+                weights,
+                gradients,
+                learning_rate=rate,
+                max_grad_norm=max_grad_norm * factor,
+                weight_decay=decay,
+            )
+        clipped.append(norm > max_grad_norm * factor)
         (measured,) = built.read([loss])
         assert measured.nll / batch == pytest.approx(expected, rel=bound), f"step {step}"
         assert measured.gradient_norm == pytest.approx(norm, rel=10 * bound), f"step {step}"
@@ -214,7 +223,7 @@ def test_twenty_steps_equal_a_loop_as_awd_lstm_s(optimizer: str, tied: bool, tin
     """By autograd and torch.optim, in the terms of salesforce/awd-lstm-lm: its loss is a mean over the steps.
 
     Its bound on the norm, and the rate at the usual length, are those of this package divided and multiplied
-    by that length. Adam is another one for another size of the loss: there the loss is a sum.
+    by that length. Adam knows the size of the loss by its epsilon alone: it has the mean, times that length.
     """
     dropped = {"input_keep_prob": 0.8, "between_keep_prob": 0.7, "output_keep_prob": 0.6}
     config = tiny_config.replace(
@@ -242,7 +251,7 @@ def test_twenty_steps_equal_a_loop_as_awd_lstm_s(optimizer: str, tied: bool, tin
         penalised = mean + config.activation_penalty * output.pow(2).mean()
         if steps > 1:
             penalised = penalised + config.slowness_penalty * (raw[1:] - raw[:-1]).pow(2).mean()
-        scale = steps if optimizer == "adam" else 1
+        scale = usual if optimizer == "adam" else 1
         theirs.zero_grad()
         (penalised * scale).backward()
         bound = CLIPPED_AT / usual * scale

@@ -96,7 +96,11 @@ def test_stopped_anywhere_and_resumed_equals_never_stopped(
 
 @pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
 def test_each_step_has_its_own_rate_also_after_a_resume(
-    schedule: str, small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    schedule: str,
+    small_corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     rates, step = list[float](), TorchBackend.train_step
 
@@ -113,6 +117,12 @@ def test_each_step_has_its_own_rate_also_after_a_resume(
     steps = plan_of(tmp_path / "run").steps(0)
     assert rates == [config.learning_rate_at(epoch, each, steps) for epoch in (0, 1) for each in range(steps)]
     assert len({*rates}) > 0.9 * len(rates)
+    assert "3 epochs in place of 2" not in capsys.readouterr().out
+    assert train.main(["--resume", str(tmp_path / "run"), "--epochs", "3"]) == 0
+    assert "3 epochs in place of 2" in capsys.readouterr().out
+    assert rates[2 * steps :] == [
+        config.replace(epochs=3).learning_rate_at(2, each, steps) for each in range(steps)
+    ]
 
 
 def test_tensorboard_and_the_clock_count_true_targets(
