@@ -1,8 +1,8 @@
-"""The workloads of three suites.
+"""The workloads of four suites.
 
 rivals: small and medium, by the loops that people write in three frameworks. awd: AWD-LSTM as it was
-published, and a smaller one; but all windows have one length, whoever computes them. coverage: a program
-against itself, in little time (studies/coverage.py).
+published, and a smaller one; but all windows have one length, whoever computes them. mogrifier: medium with
+the Mogrifier and with the LSTM. coverage: a program against itself, in little time (studies/coverage.py).
 """
 
 from ptb_lm.bench.language_workloads import PLAIN_TORCH, PTB_VOCABULARY
@@ -53,6 +53,30 @@ AWD = tuple(
     for name, config in (
         ("awd", _AWD),
         ("awd-2x650", _AWD.replace(num_layers=2, layer_sizes=(), hidden_size=650)),
+    )
+)
+
+MOGRIFIER = tuple(
+    Workload(
+        name=name,
+        task=LanguageTask(config=config, vocabulary_size=PTB_VOCABULARY),
+        variants=name_variants(
+            {
+                "torch/basic": "PyTorch basic",
+                "torch/block_fused": "PyTorch block_fused",
+                "torch/block_fused@bf16": "PyTorch block_fused",
+            }
+        ),
+        baseline="torch/basic",
+        measured_twice="torch/block_fused@bf16",
+    )
+    for name, config in (
+        ("medium", PRESETS["medium"]),
+        ("medium-mogrifier_lstm", PRESETS["medium"].replace(cell="mogrifier_lstm")),
+        (
+            "medium-mogrifier_lstm-rank-84",
+            PRESETS["medium"].replace(cell="mogrifier_lstm", mogrifier_rank=84),
+        ),
     )
 )
 

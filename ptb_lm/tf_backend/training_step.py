@@ -1,4 +1,4 @@
-"""The training of a language model in TensorFlow: dropout, gradients, clipping, SGD, averages of parameters.
+"""The training of a language model in TensorFlow: dropout, gradients, clipping, update, averages.
 
 A model makes a `TrainingStep` when it is first trained; one that only scores has none.
 
@@ -6,6 +6,7 @@ Shapes: B = batch, T = time steps, N = T * B tokens, E = embedding width, V = vo
 """
 
 import contextlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.tf_backend.adam import Adam
 from ptb_lm.tf_backend.distribution import Distribution
 from ptb_lm.tf_backend.dropout import (
     STREAMS,
@@ -33,11 +35,21 @@ from ptb_lm.tf_backend.network import Network, State, to_time_major
 from ptb_lm.tf_backend.runtime import apply_execution
 
 
+def _is_no_retracing_of_ours(record: logging.LogRecord) -> bool:
+    message = str(record.msg)
+    return "retracing" not in message or "TrainingStep" not in message
+
+
+# Each length of windows is traced once, on purpose. TensorFlow would warn of many.
+tf.get_logger().addFilter(_is_no_retracing_of_ours)
+
+
 class TrainingStep:
-    """A step of SGD with dropout and clipping on each device of this process, and its state.
+    """A step of the optimiser with dropout and clipping on each device of this process, and its state.
 
     Attributes:
         dropouts: Random stream of the masks on each device.
+        adams: Optimiser of each device; empty: it is SGD.
         run: The step of (x_BT, y_BT, state, rate), as --execution runs it; traced once for each shape of
             window.
 
@@ -65,6 +77,11 @@ class TrainingStep:
                         seed=device_seed(choice.seed, index),
                     )
                 )
+        self.adams = []
+        if config.optimizer == "adam":
+            for network, name in zip(networks, distribution.names, strict=True):
+                with tf.device(name):
+                    self.adams.append(Adam(network.variables))
         self._averages: list[tf.Variable] = []
         self._averages_in_place = False
         self.run = apply_execution(self._compute_on_devices, choice.execution)
@@ -105,18 +122,21 @@ class TrainingStep:
         self._averages_in_place = not self._averages_in_place
 
     def export_state(self, state: State) -> Arrays:
-        """Return the carried state and the state of the dropout streams."""
+        """Return the carried state, and the state of the dropout streams and of Adam."""
         width, layers = max(self.config.hidden_sizes), zip(*state, strict=True)
         arrays = {
             name: np.stack([np.pad(part_BH, ((0, 0), (0, width - part_BH.shape[1]))) for part_BH in parts])
             for name, parts in zip(self.state_names, layers, strict=True)
         }
         streams = export_streams([dropout.generator for dropout in self.dropouts])
-        return self.distribution.gather_state({**arrays, STREAMS: streams})
+        adam = self.adams[0].export_state() if self.adams else {}  # the same on all devices
+        return {**self.distribution.gather_state({**arrays, STREAMS: streams}), **adam}
 
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set a state that `export_state` returned, and return the carried state."""
         own = self.distribution.share_state({name: arrays[name] for name in (*self.state_names, STREAMS)})
+        for adam in self.adams:
+            adam.load_state(arrays)
         try:
             streams = [dropout.generator for dropout in self.dropouts]
             load_streams(streams, own[STREAMS], self.distribution.ranks)
@@ -158,13 +178,19 @@ class TrainingStep:
                 if "embedding" in masks.weights:
                     x_NE *= tf.gather(masks.weights["embedding"], ids_N)
                 x_TBE = tf.reshape(x_NE, [steps, batch, -1])
-                output_TBH, state = network.stack(x_TBE, state, dropout=dropout)
-                output_NH = tf.reshape(dropout(output_TBH), [steps * batch, -1])
+                raw_TBH, state = network.stack(x_TBE, state, dropout=dropout)
+                output_NH = tf.reshape(dropout(raw_TBH), [steps * batch, -1])
             nll_N, d_output_NH, d_softmax = network.softmax.loss_and_gradients(
                 output_NH, targets_N, 1 / batch
             )
+            outputs, d_outputs = [output_NH], [d_output_NH]
+            if activation := self.config.activation_penalty:
+                d_outputs[0] += (2 * activation / (batch * output_NH.shape[1])) * output_NH
+            if slowness := self.config.slowness_penalty:
+                outputs.append(raw_TBH)
+                d_outputs.append(slowness * _mean_square_change_gradient(raw_TBH))
             inputs = [embedded_NE, *network.stack.variables]
-            d_embedded_NE, *gradients = tape.gradient(output_NH, inputs, d_output_NH)
+            d_embedded_NE, *gradients = tape.gradient(outputs, inputs, d_outputs)
         gradients = [
             gradient if factor is None else gradient * factor
             for gradient, factor in zip(gradients, factors, strict=True)
@@ -172,46 +198,65 @@ class TrainingStep:
         nll_N, ids_N, d_embedded_NE, all_gradients = self.distribution.merge(
             nll_N, ids_N, d_embedded_NE, [*d_softmax, *gradients]
         )
-        norm = self.update(network, ids_N, d_embedded_NE, all_gradients, rate)
+        norm = self.update(device, ids_N, d_embedded_NE, all_gradients, rate, steps=steps)
         return state, pack_loss(nll_N, norm)
 
     def update(
         self,
-        network: Network,
+        device: int,
         ids_N: tf.Tensor,
         d_embedded_NE: tf.Tensor,
         gradients: Sequence[tf.Tensor],
         rate: tf.Tensor,
+        *,
+        steps: int,
     ) -> tf.Tensor:
         """Clip by the global norm, move the parameters, and return the norm before clipping, [].
 
         Args:
-            network: The network of this device.
+            device: The index of the device in this process.
             ids_N: The window's words.
             d_embedded_NE: The gradient with respect to the embedding of each word, as the bottom layer's
                 input.
             gradients: The gradients with respect to the variables of the softmax and the stack.
             rate: The learning rate, [].
+            steps: T.
         """
-        if self.config.tie_weights:
-            d_softmax_VE, *others = gradients
-            gradients = [tf.tensor_scatter_nd_add(d_softmax_VE, ids_N[:, None], d_embedded_NE), *others]
-            norm = self.distribution.broadcast_norm(tf.linalg.global_norm(gradients))
-            _descend(network.variables, gradients, self.scale_of_update(rate, norm))
+        network = self._networks[device]
+        config, ids_N1 = self.config, ids_N[:, None]
+        if config.tie_weights:
+            d_softmax_VE, *gradients = gradients
+            d_embedding = tf.tensor_scatter_nd_add(d_softmax_VE, ids_N1, d_embedded_NE)
+        elif self.adams:
+            zeros_VE = tf.zeros_like(network.embedding_VE)
+            d_embedding = tf.tensor_scatter_nd_add(zeros_VE, ids_N1, d_embedded_NE)
+        else:
+            # It has rows only for the words of the window; the other rows are not touched.
+            d_embedding = sum_by_word(d_embedded_NE, ids_N, network.embedding_VE.shape[0])
+        gradients = [d_embedding, *gradients]
+        norm = self.distribution.broadcast_norm(tf.linalg.global_norm(gradients))
+        length = config.relative_length(steps)
+        bound, decay = length * config.max_grad_norm, steps * config.weight_decay
+        # The quotient first, which is 1 at most: the product with the rate may be beyond a float.
+        clipping = bound / tf.maximum(norm, bound)
+        if self.adams:
+            # The mean over the steps, times the usual number of them, as in torch.
+            means = [
+                (clipping * gradient + decay * variable) / length
+                for gradient, variable in zip(gradients, network.variables, strict=True)
+            ]
+            self.adams[device].descend(means, length * rate)
             return norm
-        # The embedding's gradient has rows only for the words of the window; the other rows are not touched.
-        d_embedding_NE = sum_by_word(d_embedded_NE, ids_N, network.embedding_VE.shape[0])
-        norm = self.distribution.broadcast_norm(tf.linalg.global_norm([d_embedding_NE, *gradients]))
-        scale = self.scale_of_update(rate, norm)
-        network.embedding_VE.scatter_sub(tf.IndexedSlices(scale * d_embedding_NE, ids_N))
-        _descend(network.variables[1:], gradients, scale)
+        scale = rate * clipping
+        if decay:
+            for variable in network.variables:
+                variable.assign((1 - decay * rate) * variable)
+        if config.tie_weights:
+            _descend(network.variables, gradients, scale)
+        else:
+            network.embedding_VE.scatter_sub(tf.IndexedSlices(scale * d_embedding, ids_N))
+            _descend(network.variables[1:], gradients[1:], scale)
         return norm
-
-    def scale_of_update(self, rate: tf.Tensor, norm: tf.Tensor) -> tf.Tensor:
-        """Return the factor of a gradient, to be subtracted from its parameter, []."""
-        bound = self.config.max_grad_norm
-        # The quotient first, which is 1 at most: the product may be beyond a float.
-        return rate * (bound / tf.maximum(norm, bound))
 
 
 @contextlib.contextmanager
@@ -227,6 +272,18 @@ def _mask_weights(variables: Sequence[tf.Variable], factors: Sequence[tf.Tensor 
     yield
     for (variable, _), value in zip(pairs, values, strict=True):
         variable.assign(value)
+
+
+def _mean_square_change_gradient(output_TBH: tf.Tensor) -> tf.Tensor:
+    """Return the gradient of T times the mean square of an output's change from step to step."""
+    steps = output_TBH.shape[0]
+    if steps == 1:
+        return tf.zeros_like(output_TBH)
+    change_TBH = output_TBH[1:] - output_TBH[:-1]
+    factor = 2 * steps / tf.cast(tf.size(change_TBH), change_TBH.dtype)
+    return factor * (
+        tf.pad(change_TBH, [[1, 0], [0, 0], [0, 0]]) - tf.pad(change_TBH, [[0, 1], [0, 0], [0, 0]])
+    )
 
 
 def _descend(variables: Sequence[tf.Variable], gradients: Sequence[tf.Tensor], scale: tf.Tensor) -> None:
