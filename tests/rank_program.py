@@ -222,14 +222,24 @@ class StopAfter(StopRequest):
         pass
 
 
+def backend_type(framework: str) -> Any:
+    """A framework's class of backends."""
+    if framework == "torch":
+        from ptb_lm.torch_backend.backend import TorchBackend
+
+        return TorchBackend
+    from ptb_lm.tf_backend.backend import TensorFlowBackend
+
+    return TensorFlowBackend
+
+
 @contextlib.contextmanager
-def stopped_after(steps: int) -> Iterator[None]:
-    """Let torch's runs stop when so many training steps have been done in this context."""
-    from ptb_lm.torch_backend.backend import TorchBackend
+def stopped_after(steps: int, framework: str = "torch") -> Iterator[None]:
+    """Let a framework's runs stop when so many training steps have been done in this context."""
+    kind, done = backend_type(framework), 0
+    train_step = kind.train_step
 
-    train_step, done = TorchBackend.train_step, 0
-
-    def count(self: TorchBackend, *given: Any, **more: Any) -> Any:
+    def count(self: backend.Backend, *given: Any, **more: Any) -> Any:
         nonlocal done
         done += 1
         return train_step(self, *given, **more)
@@ -244,7 +254,7 @@ def stopped_after(steps: int) -> Iterator[None]:
             pass
 
     with (
-        mock.patch.object(TorchBackend, "train_step", count),
+        mock.patch.object(kind, "train_step", count),
         mock.patch("ptb_lm.training.launch.StopRequest", return_value=Stop(0)),
     ):
         yield

@@ -22,12 +22,15 @@ def case(model: str, precision: str, **config: Any) -> dict[str, Any]:
     return {"choice": choice, "config": config}
 
 
+PENALISED = {"activation_penalty": 2.0, "slowness_penalty": 1.0, "weight_decay": 0.03}
 CASES = {
     "basic": case("basic", "fp64"),
     "block": case("block", "fp32"),
     "block_fused": case("block_fused", "fp32"),
     "cudnn": case("cudnn", "fp64"),
     "tied": case("basic", "fp64", tie_weights=True),
+    "awd": case("basic", "fp64", tie_weights=True, layer_sizes=(9, 6), **PENALISED),
+    "adam": case("basic", "fp64", optimizer="adam", **PENALISED),
     # The second one finds that its norms are not finite; the first one's count for both.
     "other norms": {**case("basic", "fp64"), "other_norms": True},
 }
@@ -36,7 +39,13 @@ CASES = {
 DEVICE_CASES = ("block", "cudnn")
 
 
-DROPPED = ("--keep-prob", "0.7", "--embedding-keep-prob", "0.8", "--recurrent-keep-prob", "0.8")
+DROPPED = (
+    *("--input-keep-prob", "0.7", "--output-keep-prob", "0.8"),
+    *("--embedding-keep-prob", "0.8", "--recurrent-keep-prob", "0.8"),
+)
+
+
+SCHEDULED = ("--optimizer", "adam", "--learning-rate", "0.02", "--schedule", "one-cycle")
 
 
 def arguments(folder: Path, run: str, *more: str) -> list[str]:
@@ -88,8 +97,8 @@ def each_process(way: str, folder: Path) -> list[dict[str, Any]]:
     cases = {
         **{name: each for name, each in CASES.items() if way == "devices" or name not in DEVICE_CASES},
         "plain": {"arguments": arguments(folder, "plain")},
-        "whole": {"arguments": arguments(folder, "whole", *DROPPED)},
-        "stopped": {"arguments": arguments(folder, "stopped", *DROPPED), "stop": (0, 70)},
+        "whole": {"arguments": arguments(folder, "whole", *DROPPED, *SCHEDULED)},
+        "stopped": {"arguments": arguments(folder, "stopped", *DROPPED, *SCHEDULED), "stop": (0, 70)},
         "resumed": {"arguments": ["--resume", str(folder / "stopped")]},
         "to one": {"arguments": arguments(folder, "to one"), "stop": (0, 70)},
         "indivisible": {"arguments": arguments(folder, "no", "--batch-size", "5")},
@@ -145,7 +154,7 @@ def test_a_run_is_that_of_one(way: str, folder: Path, found: dict[str, Any], one
 
 
 def test_a_stopped_run_goes_on_exactly(folder: Path, found: dict[str, Any]) -> None:
-    """With dropout, whose masks differ between the devices."""
+    """With dropout, whose masks differ between the devices, the state of Adam, and a rate for each step."""
     assert [found[name]["status"] for name in ("whole", "stopped", "resumed")] == [0, 143, 0]
     runs.assert_equal_runs(folder / "stopped", folder / "whole")
     first, second = runs.final_state(folder / "whole")["training.tensorflow.generator"]

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import runs
 import torch
-from rank_program import stopped_after
+from rank_program import backend_type, stopped_after
+from support import installed
 
 from ptb_lm import train
 from ptb_lm.data import corpus
 from ptb_lm.model import reference
-from ptb_lm.torch_backend.backend import TorchBackend
+from ptb_lm.model.backend import Backend
 from ptb_lm.training import tensors
 from ptb_lm.training.averaging import first_stall
 from ptb_lm.training.run_directory import RunDirectory
@@ -68,21 +69,29 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs.write_corpus(tmp_path_factory.mktemp("stall") / "data")
 
 
+@pytest.fixture(scope="module", params=["torch", pytest.param("tensorflow", marks=installed("tensorflow"))])
+def framework(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def recorded(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Weights]]:
+def recorded(
+    framework: str, data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[Weights]]:
     """A run, and its weights after each training step."""
     run, after = tmp_path_factory.mktemp("recorded") / "run", list[Weights]()
-    step = TorchBackend.train_step
+    kind = backend_type(framework)
+    step = kind.train_step
 
     @functools.wraps(step)
-    def train_step(self: TorchBackend, *given: Any, **more: Any) -> Any:
+    def train_step(self: Backend, *given: Any, **more: Any) -> Any:
         done = step(self, *given, **more)
         after.append({name: array.copy() for name, array in self.export_weights().items()})
         return done
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TorchBackend, "train_step", train_step)
-        runs.train_run(data, run, *FLAGS)
+        patch.setattr(kind, "train_step", train_step)
+        runs.train_run(data, run, *FLAGS, "--framework", framework, "--model", "basic")
     return run, after
 
 
@@ -164,9 +173,18 @@ def test_averages_are_those_of_torch_s_asgd(recorded: tuple[Path, list[Weights]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [-5, 0, 1, 8, STEPS, STEPS + 3])
+@pytest.mark.parametrize(
+    ("framework", "step"),
+    [
+        *(("torch", step) for step in (-5, 0, 1, 8, STEPS, STEPS + 3)),
+        pytest.param("tensorflow", 8, marks=installed("tensorflow")),  # the trainer owns the rest
+    ],
+    indirect=["framework"],
+    scope="module",
+)
 def test_stopped_anywhere_and_resumed_equals_never_stopped(
     step: int,
+    framework: str,
     recorded: tuple[Path, list[Weights]],
     data: Path,
     tmp_path: Path,
@@ -174,8 +192,9 @@ def test_stopped_anywhere_and_resumed_equals_never_stopped(
 ) -> None:
     """Stopped so many steps after the last one before averaging begins, which is said."""
     (expected, _), run = recorded, tmp_path / "run"
-    with stopped_after(trigger(expected) * STEPS + step):
-        assert train.main(runs.arguments(data, run, *FLAGS)) == 143
+    flags = (*FLAGS, "--framework", framework, "--model", "basic")
+    with stopped_after(trigger(expected) * STEPS + step, framework):
+        assert train.main(runs.arguments(data, run, *flags)) == 143
     progress = RunDirectory(run).read_state().progress
     assert progress.epoch * STEPS + progress.step == trigger(expected) * STEPS + step
     assert train.main(["--resume", str(run)]) == 0
