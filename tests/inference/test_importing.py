@@ -296,7 +296,12 @@ def test_a_layer_of_keras_that_computes_something_else_is_refused(
 
 @pytest.mark.parametrize(
     "flags",
-    [["--cell", "gru"], ["--tie-weights"], ["--cell", "layer_norm_lstm", "--model", "basic"]],
+    [
+        ["--cell", "gru"],
+        ["--tie-weights"],
+        ["--cell", "layer_norm_lstm", "--model", "basic"],
+        ["--cell", "mogrifier_lstm", "--mogrifier-rounds", "3", "--mogrifier-rank", "2", "--model", "basic"],
+    ],
     ids=str,
 )
 def test_weights_that_were_changed_on_purpose_become_a_run(
