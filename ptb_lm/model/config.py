@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -255,6 +256,17 @@ class Config:
             steps: Time steps of the window.
         """
         return steps / self.num_steps if self.vary_num_steps else 1.0
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Config":
+        """Return a configuration from the hyper-parameters' names and values as JSON has them.
+
+        Raises:
+            UserError: A value is impossible.
+        """
+        known = {each.name: each for each in HYPERPARAMETERS}
+        found: dict[str, Any] = {name: known[name].from_json(value) for name, value in values.items()}
+        return cls(**found)
 
     def replace(self, **changes: Any) -> "Config":
         """Return a copy with some values changed; the new values are checked."""

@@ -155,12 +155,7 @@ class RunConfig:
         try:
             choice = Choice(**{name: values.pop(name) for name in CHOICE_NAMES})
             read = {name: _read_optional(name, value) for name, value in given.items()}
-            found = {
-                each.name: each.from_json(hyperparameters[each.name])
-                for each in HYPERPARAMETERS
-                if each.name in hyperparameters
-            }
-            return cls(choice=choice, hyperparameters=Config(**found), **values, **read)
+            return cls(choice=choice, hyperparameters=Config.from_json(hyperparameters), **values, **read)
         except (UserError, ValueError) as error:
             raise UserError(f"{source}: {error}") from None
 

@@ -52,7 +52,7 @@ def read(results: Path) -> pd.DataFrame:
     runs = runs[runs["adapted"].isna()].copy()
     texts = ["recipe", "overrides", "other_flags", "commit", "record"]
     runs[texts] = runs[texts].astype(object).fillna("")  # a column that is empty holds numbers
-    values = runs["hyperparameters"].map(lambda text: Config(**json.loads(text)))
+    values = runs["hyperparameters"].map(lambda text: Config.from_json(json.loads(text)))
     runs["config"] = values
     runs["beside_tutorial"] = [
         flags.overrides(config, preset, "tutorial")
