@@ -8,7 +8,7 @@ the Mogrifier and with the LSTM. coverage: a program against itself, in little t
 from ptb_lm.bench.language_workloads import PLAIN_TORCH, PTB_VOCABULARY
 from ptb_lm.bench.variants import Variant, name_variants
 from ptb_lm.bench.workloads import LanguageTask, Workload
-from ptb_lm.model.config import PRESETS
+from ptb_lm.model.presets import PRESETS
 
 _VARIANTS = name_variants(
     {

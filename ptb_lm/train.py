@@ -13,9 +13,10 @@ from ptb_lm.common import cli, flags
 from ptb_lm.model import fastest, frameworks
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import MAX_SEED
-from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
+from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.hyperparameter import format_value
+from ptb_lm.model.presets import PRESETS, RECIPES
 from ptb_lm.training import run_flags
 
 PROG = cli.command_name("train")

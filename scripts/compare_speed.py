@@ -26,7 +26,7 @@ from ptb_lm.bench.intervals import geometric_mean
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.config import RECIPES
+from ptb_lm.model.presets import RECIPES
 
 WINDOWS = 40  # distinct ones
 VOCABULARY = 10_000

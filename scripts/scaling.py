@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from ptb_lm.common import cli
 from ptb_lm.common.markdown_tables import write_markdown
 from ptb_lm.model import parameters
-from ptb_lm.model.config import PRESETS, Config
+from ptb_lm.model.config import Config
+from ptb_lm.model.presets import PRESETS
 
 WORDS = 10_000  # of Penn Treebank
 # The part of a step in which the softmax's gradient may travel, the layers' backward pass: two of three

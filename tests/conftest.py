@@ -17,7 +17,8 @@ for variable in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_TH
 import runs  # noqa: E402
 from support import ROOT  # noqa: E402
 
-from ptb_lm.model.config import SMALL, Config  # noqa: E402
+from ptb_lm.model.config import Config  # noqa: E402
+from ptb_lm.model.presets import SMALL  # noqa: E402
 
 # They come first, so that no process is left alone with one of them at the end.
 LONGEST = {"test_distribution.py", "test_demo.py"}

@@ -24,7 +24,7 @@ from ptb_lm.common.signals import StopRequest
 from ptb_lm.data import corpus
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.config import SMALL
+from ptb_lm.model.presets import SMALL
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 
 WORDS, BATCH, STEPS, WINDOWS = 23, 8, 3, 6

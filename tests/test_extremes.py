@@ -17,7 +17,7 @@ from ptb_lm.common.errors import DivergenceError, OutOfMemoryError, UserError
 from ptb_lm.data import text, text_file
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import parameters
-from ptb_lm.model.config import SMALL
+from ptb_lm.model.presets import SMALL
 from ptb_lm.training import evaluation, tensors
 from ptb_lm.training.run_directory import RunDirectory
 

@@ -19,8 +19,9 @@ from ptb_lm.data.corpus import load_named
 from ptb_lm.model import frameworks, rules
 from ptb_lm.model.cells import CELLS
 from ptb_lm.model.choice import MAX_SEED, Choice
-from ptb_lm.model.config import HYPERPARAMETERS, PRESETS, RECIPES
+from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.hyperparameter import Hyperparameter
+from ptb_lm.model.presets import PRESETS, RECIPES
 from ptb_lm.torch_backend import runtime
 from ptb_lm.training import display, run_flags, tensors
 from ptb_lm.training.run_directory import RunDirectory

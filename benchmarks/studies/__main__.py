@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ptb_lm.common import cli
-from ptb_lm.model.config import PRESETS, RECIPES
 from ptb_lm.model.frameworks import FRAMEWORKS
+from ptb_lm.model.presets import PRESETS, RECIPES
 
 PROG = "python -m benchmarks.studies"
 

@@ -21,7 +21,7 @@ from benchmarks.studies import write_rows
 from ptb_lm.common import cli, host
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.markdown_tables import write_markdown
-from ptb_lm.model.config import RECIPES
+from ptb_lm.model.presets import RECIPES
 
 BUSY = [sys.executable, "-c", "while True: pass"]
 NEIGHBOURS: dict[str, list[str] | None] = {

@@ -20,7 +20,8 @@ from ptb_lm.common.files import atomic_write
 from ptb_lm.data import corpus
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.config import PRESETS, Config
+from ptb_lm.model.config import Config
+from ptb_lm.model.presets import PRESETS
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
-from ptb_lm.model.config import RECIPES
+from ptb_lm.model.presets import RECIPES
 
 WARM_UP = 5
 

@@ -24,7 +24,7 @@ from ptb_lm.data.vocabulary import EOS, Vocabulary
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.model import parameters
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.config import RECIPES
+from ptb_lm.model.presets import RECIPES
 
 SENTENCES, ALONE = 1000, 20  # side by side, and one after the other
 TITLES = (

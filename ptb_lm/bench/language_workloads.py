@@ -10,8 +10,9 @@ from typing import Any
 from ptb_lm.bench.variants import Variant, name_variants
 from ptb_lm.bench.workloads import LanguageTask, Workload
 from ptb_lm.model import cells
-from ptb_lm.model.config import PRESETS, RECIPES, Config
+from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
+from ptb_lm.model.presets import PRESETS, RECIPES
 
 PTB_VOCABULARY = 10_000
 PLAIN_TORCH = "plain-torch/cudnn"

@@ -68,7 +68,7 @@ class RunConfig:
 
     Attributes:
         config: Name of the preset.
-        recipe: Name of the recipe in ptb_lm.model.config.RECIPES.
+        recipe: Name of the recipe in ptb_lm.model.presets.RECIPES.
         data: Value of --data; "" if the run was imported without its text.
         choice: Choice of framework, model, device, precision and seed.
         hyperparameters: Hyper-parameters of the preset, with the given ones in their place.

@@ -22,8 +22,9 @@ from ptb_lm.data.preparation import (
 )
 from ptb_lm.model import fastest
 from ptb_lm.model.choice import CHOICE_NAMES
-from ptb_lm.model.config import HYPERPARAMETERS, RECIPES, Config
+from ptb_lm.model.config import HYPERPARAMETERS, Config
 from ptb_lm.model.hyperparameter import flag_name, format_value
+from ptb_lm.model.presets import RECIPES
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.training.run_config import PLACES, RESUMABLE, RESUMABLE_HYPERPARAMETERS, RunConfig
 

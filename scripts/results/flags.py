@@ -10,8 +10,9 @@ from typing import Any
 from ptb_lm.data.preparation import PTB, Preparation, is_path
 from ptb_lm.model import fastest, frameworks
 from ptb_lm.model.choice import CHOICE_NAMES
-from ptb_lm.model.config import HYPERPARAMETERS, RECIPES, Config
+from ptb_lm.model.config import HYPERPARAMETERS, Config
 from ptb_lm.model.hyperparameter import flag_name
+from ptb_lm.model.presets import RECIPES
 from ptb_lm.training.run_config import PLACES, RunConfig
 from ptb_lm.training.run_flags import new_config
 

@@ -11,7 +11,8 @@ import pandas as pd
 from ptb_lm.common import cli
 from ptb_lm.common.markdown_tables import write_markdown
 from ptb_lm.data.preparation import PTB
-from ptb_lm.model.config import PRESETS, Config
+from ptb_lm.model.config import Config
+from ptb_lm.model.presets import PRESETS
 from results import flags, store
 from results.markdown import perplexity
 

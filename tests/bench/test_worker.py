@@ -25,7 +25,8 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import StepMetrics
-from ptb_lm.model.config import PRESETS, Config
+from ptb_lm.model.config import Config
+from ptb_lm.model.presets import PRESETS
 
 MEMORY = """
 import subprocess, sys

@@ -11,8 +11,9 @@ from ptb_lm.bench.rows import Work
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import ROUNDS_OF_A_PROCESS, LanguageTask, Workload
 from ptb_lm.data import corpus
-from ptb_lm.model.config import RECIPES, Config
+from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import PRECISIONS
+from ptb_lm.model.presets import RECIPES
 
 
 def workload(suite: str, name: str) -> Workload:

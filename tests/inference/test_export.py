@@ -21,7 +21,7 @@ from ptb_lm.common.errors import OutOfMemoryError, UserError
 from ptb_lm.data.preparation import SPACE
 from ptb_lm.export import write_model
 from ptb_lm.model import parameters, reference
-from ptb_lm.model.config import SMALL
+from ptb_lm.model.presets import SMALL
 from ptb_lm.training import tensors
 
 torch = pytest.importorskip("torch")

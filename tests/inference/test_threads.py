@@ -22,7 +22,7 @@ from support import installed, random_weights  # noqa: E402
 import ptb_lm  # noqa: E402
 from ptb_lm.inference.language_model import LanguageModel  # noqa: E402
 from ptb_lm.model import backend  # noqa: E402
-from ptb_lm.model.config import SMALL  # noqa: E402
+from ptb_lm.model.presets import SMALL  # noqa: E402
 from ptb_lm.torch_backend import cpu, native  # noqa: E402
 from ptb_lm.torch_backend.settings import hold_settings  # noqa: E402
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.model.config import PRESETS, RECIPES, SMALL, Config
+from ptb_lm.model.config import Config
 from ptb_lm.model.hyperparameter import flag_name
+from ptb_lm.model.presets import PRESETS, RECIPES, SMALL
 
 # tensorflow/models, tutorials/rnn/ptb/ptb_word_lm.py.
 TUTORIAL = {

@@ -20,9 +20,10 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.common.program import command_name
 from ptb_lm.model import fastest
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.config import PRESETS, SMALL, Config
+from ptb_lm.model.config import Config
 from ptb_lm.model.fastest import OPEN
 from ptb_lm.model.frameworks import FRAMEWORKS
+from ptb_lm.model.presets import PRESETS, SMALL
 from ptb_lm.model.ranks import Ranks
 from ptb_lm.model.rules import BFLOAT16, FEATURES, HOPPER, KERNELS, MEASURED_CORES, RULES, Machine, Rule
 

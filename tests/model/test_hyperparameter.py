@@ -12,8 +12,9 @@ from runs import refusal
 
 from ptb_lm import train
 from ptb_lm.common.errors import UserError
-from ptb_lm.model.config import HYPERPARAMETERS, SMALL
+from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.hyperparameter import Hyperparameter, format_value, hyperparameter, hyperparameters
+from ptb_lm.model.presets import SMALL
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing_extensions import override
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import cells, parameters, reference
 from ptb_lm.model.cells import lstm
-from ptb_lm.model.config import PRESETS, SMALL
+from ptb_lm.model.presets import PRESETS, SMALL
 
 
 @pytest.mark.parametrize(

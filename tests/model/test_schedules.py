@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR
 
-from ptb_lm.model.config import SMALL, Config
+from ptb_lm.model.config import Config
+from ptb_lm.model.presets import SMALL
 
 RATE = 0.7
 SCHEDULES: dict[str, Callable[[torch.optim.Optimizer, int], LRScheduler]] = {

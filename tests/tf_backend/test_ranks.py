@@ -16,7 +16,7 @@ from ptb_lm.common.errors import LostRankError, UserError
 from ptb_lm.model import backend
 from ptb_lm.model import ranks as model_ranks
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.config import SMALL
+from ptb_lm.model.presets import SMALL
 from ptb_lm.model.ranks import Ranks
 
 tf = pytest.importorskip("tensorflow")

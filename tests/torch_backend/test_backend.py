@@ -17,9 +17,10 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
 from ptb_lm.model import backend, parameters, reference
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.config import PRESETS, SMALL, Config
+from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.parameters import DEFAULT_CELL
+from ptb_lm.model.presets import PRESETS, SMALL
 from ptb_lm.torch_backend import exchange
 from ptb_lm.torch_backend.backend import to_time_major
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word

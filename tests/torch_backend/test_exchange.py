@@ -11,7 +11,7 @@ import together
 import torch
 import torch.distributed as dist
 
-from ptb_lm.model.config import SMALL
+from ptb_lm.model.presets import SMALL
 from ptb_lm.torch_backend.exchange import GradientExchange, WindowGradients
 from ptb_lm.torch_backend.precision import PRECISIONS
 from ptb_lm.torch_backend.ranks import TorchRanks

@@ -8,7 +8,7 @@ import pytest
 
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
-from ptb_lm.model.config import SMALL
+from ptb_lm.model.presets import SMALL
 from ptb_lm.training.averaging import AVERAGE_EVERY, Averages, interval, weight
 from ptb_lm.training.metrics import Progress
 from ptb_lm.training.window_plan import WindowPlan

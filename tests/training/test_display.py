@@ -17,7 +17,7 @@ import runs
 
 from ptb_lm import train
 from ptb_lm.common import cli, streams
-from ptb_lm.model.config import SMALL
+from ptb_lm.model.presets import SMALL
 from ptb_lm.training import display, metrics, trainer
 
 pyte = pytest.importorskip("pyte")  # a terminal in Python

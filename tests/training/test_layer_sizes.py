@@ -19,7 +19,8 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
 from ptb_lm.inference.play import page as play_page
 from ptb_lm.model import parameters, reference
-from ptb_lm.model.config import PRESETS, Config
+from ptb_lm.model.config import Config
+from ptb_lm.model.presets import PRESETS
 from ptb_lm.training import run_flags, tensors
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_config import RunConfig

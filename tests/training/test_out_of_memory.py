@@ -21,8 +21,9 @@ from ptb_lm.common import host
 from ptb_lm.common.errors import OutOfMemoryError
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.config import SMALL, Config
+from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
+from ptb_lm.model.presets import SMALL
 from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.settings import enough_memory
 from ptb_lm.torch_backend.training_step import TrainingStep

@@ -17,7 +17,7 @@ from ptb_lm.common.json_fields import convert
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import parameters
 from ptb_lm.model.choice import MAX_SEED, Choice
-from ptb_lm.model.config import SMALL
+from ptb_lm.model.presets import SMALL
 from ptb_lm.training import tensors
 from ptb_lm.training.run_config import InitFrom, RunConfig, Source
 from ptb_lm.training.run_directory import COLUMNS, NoEpochError, RunDirectory

@@ -21,7 +21,7 @@ from ptb_lm.data import corpus
 from ptb_lm.model import parameters, reference
 from ptb_lm.model.backend import StepMetrics
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.config import SMALL
+from ptb_lm.model.presets import SMALL
 from ptb_lm.model.ranks import SINGLE_PROCESS
 from ptb_lm.train import main
 from ptb_lm.training import checkpoint, trainer

@@ -10,7 +10,7 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
-from ptb_lm.model.config import SMALL
+from ptb_lm.model.presets import SMALL
 from ptb_lm.training.window_plan import WindowPlan
 
 BATCH = 3

@@ -18,8 +18,9 @@ from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import parameters
-from ptb_lm.model.config import PRESETS, RECIPES, Config
+from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
+from ptb_lm.model.presets import PRESETS, RECIPES
 from ptb_lm.torch_backend import cpu
 
 TASK = LanguageTask(
@@ -209,7 +210,7 @@ import resource, torch
 from ptb_lm.model import parameters
 from ptb_lm.bench.variants import LANGUAGE_MODELS
 from ptb_lm.bench.variants import Variant
-from ptb_lm.model.config import PRESETS
+from ptb_lm.model.presets import PRESETS
 config = PRESETS["test"]
 build = Variant("plain-torch/{}", "").builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
 loop = build(config, parameters.draw_initial(config, 50, seed=1))

@@ -26,8 +26,9 @@ from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import backend, dropout_places, parameters, reference
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.config import PRESETS, Config
+from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks
+from ptb_lm.model.presets import PRESETS
 from ptb_lm.torch_backend import cpu
 from ptb_lm.training.window_plan import WindowPlan
 

@@ -8,7 +8,8 @@ from support import random_weights
 
 from ptb_lm.inference.adaptation import Dynamic
 from ptb_lm.model import reference
-from ptb_lm.model.config import SMALL, Config
+from ptb_lm.model.config import Config
+from ptb_lm.model.presets import SMALL
 
 torch = pytest.importorskip("torch")
 

@@ -6,7 +6,8 @@ from support import random_weights
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import reference
-from ptb_lm.model.config import SMALL, Config
+from ptb_lm.model.config import Config
+from ptb_lm.model.presets import SMALL
 
 torch = pytest.importorskip("torch")
 
