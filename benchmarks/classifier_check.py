@@ -37,6 +37,7 @@ from ptb_lm.bench import check, rows
 from ptb_lm.bench.check import expected, problem
 from ptb_lm.bench.check.bounds import BOUNDS, CTC, Checked, Errors
 from ptb_lm.bench.check.expected import Answer, fingerprint
+from ptb_lm.model import reference_updates
 
 STEPS = 2
 
@@ -90,7 +91,7 @@ class ClassifierQuestion:
         """Compute losses, gradients and updates."""
         config, answered = self.task.config, Answer()
         weights: Mapping[str, NDArray[np.floating]] = self.weights
-        adam = reference_classifier.adam_start(weights)
+        adam = reference_updates.adam_zero_state(weights)
         batches = [self._distinct(batch) for batch in self.batches]
         for step, batch in enumerate(batches):
             loss, gradients = reference_classifier.loss_and_gradients(config, weights, batch)
@@ -260,7 +261,7 @@ def _adam_error(
     """
     config = task.config
     weights: Mapping[str, NDArray[np.floating]] = {"": np.zeros_like(moved)}
-    after, adam = weights, reference_classifier.adam_start(weights)
+    after, adam = weights, reference_updates.adam_zero_state(weights)
     for gradient in gradients:  # each step began at the same weights
         after, adam = reference_classifier.adam(
             weights,

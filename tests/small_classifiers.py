@@ -7,6 +7,8 @@ import numpy as np
 import sequence_classifier
 from sequence_classifier import Batch, ClassifierConfig, reference
 
+from ptb_lm.model import reference_updates
+
 STEPS, BATCH = 9, 3
 LENGTHS = np.array([9, 2, 6], np.int32)
 
@@ -38,7 +40,7 @@ def trained_by_reference(
 ) -> tuple[list[float], dict[str, np.ndarray]]:
     """Return losses and weights of a training; Keras's Adam is algorithm 1 with an epsilon that shrinks."""
     weights, losses = random_weights(config), []
-    state = reference.adam_start(weights)
+    state = reference_updates.adam_zero_state(weights)
     for step, batch in enumerate(batches, start=1):
         loss, gradients = reference.loss_and_gradients(config, weights, batch)
         weights, state = reference.adam(

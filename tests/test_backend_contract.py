@@ -14,7 +14,7 @@ from support import installed, random_weights, random_windows
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
-from ptb_lm.model import backend, cells, reference
+from ptb_lm.model import backend, cells, reference, reference_updates
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import Choice
@@ -151,7 +151,7 @@ def reference_steps(config: Config, rate: float) -> list[Step]:
     state = reference.zero_state(weights, config.batch_size)
     for x_BT, y_BT in random_windows(config, VOCABULARY, STEPS, seed=2):
         loss, gradients, state = reference.loss_and_gradients(weights, x_BT, y_BT, state)
-        weights, norm = reference.sgd_update(
+        weights, norm = reference_updates.sgd_update(
             weights, gradients, learning_rate=rate, max_grad_norm=config.max_grad_norm
         )
         found.append(Step(loss, norm, weights, state))

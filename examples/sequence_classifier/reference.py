@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptb_lm.model import reference_updates
 from ptb_lm.model.cells.cell import Array
 from ptb_lm.model.reference import log_softmax, stack_backward, stack_forward, stack_zero_state
+from ptb_lm.model.reference_updates import EPSILON, AdamState
 from sequence_classifier import Batch, ClassifierConfig, check_labels
 
 BLANK = 0
@@ -130,16 +132,6 @@ def ctc(log_p_TC: Array, labels_U: NDArray[np.integer]) -> tuple[float, Array]:
     return -float(log_likelihood), np.exp(log_p_TC) - posterior_TS @ emits_SC.astype(log_p_TC.dtype)
 
 
-# The number of steps, and by parameter the first and second moment estimates.
-AdamState = tuple[int, dict[str, Array], dict[str, Array]]
-
-
-def adam_start(weights: Mapping[str, Array]) -> AdamState:
-    """Return Adam's state before the first step."""
-    m, v = ({name: np.zeros_like(w) for name, w in weights.items()} for _ in range(2))
-    return 0, m, v
-
-
 def adam(
     weights: Mapping[str, Array],
     gradients: Mapping[str, Array],
@@ -147,37 +139,21 @@ def adam(
     *,
     learning_rate: float,
     clip_value: float | None = None,
-    betas: tuple[float, float] = (0.9, 0.999),
-    epsilon: float = 1e-8,
+    epsilon: float = EPSILON,
 ) -> tuple[dict[str, Array], AdamState]:
-    """Return the weights and the state after one step of Adam.
-
-    Kingma & Ba, "Adam: A Method for Stochastic Optimization", 2015, algorithm 1: epsilon is added to the root
-    of the bias-corrected second moment.
+    """Return the weights and the state after one step of Adam (ptb_lm.model.reference_updates.adam).
 
     Args:
         weights: Parameters by name.
         gradients: Gradients of the loss with respect to the parameters, by name.
-        state: State after the step before, or adam_start's.
+        state: State after the step before, or adam_zero_state's.
         learning_rate: Alpha, the step size.
         clip_value: Bound on each element of the gradient, before anything else. None: no clipping.
-        betas: Decay rates of the moment estimates.
         epsilon: Small number that keeps the division from zero.
     """
-    beta1, beta2 = betas
-    steps, m_before, v_before = state
-    steps += 1
-    new_weights: dict[str, Array] = {}
-    m: dict[str, Array] = {}
-    v: dict[str, Array] = {}
-    for name, w in weights.items():
-        g = gradients[name] if clip_value is None else np.clip(gradients[name], -clip_value, clip_value)
-        m[name] = beta1 * m_before[name] + (1 - beta1) * g
-        v[name] = beta2 * v_before[name] + (1 - beta2) * g**2
-        m_hat = m[name] / (1 - beta1**steps)
-        v_hat = v[name] / (1 - beta2**steps)
-        new_weights[name] = w - learning_rate * m_hat / (np.sqrt(v_hat) + epsilon)
-    return new_weights, (steps, m, v)
+    if clip_value is not None:
+        gradients = {name: np.clip(gradient, -clip_value, clip_value) for name, gradient in gradients.items()}
+    return reference_updates.adam(weights, gradients, state, learning_rate=learning_rate, epsilon=epsilon)
 
 
 def _fill_lengths(x_BTI: Array, lengths_B: NDArray[np.integer] | None) -> NDArray[np.integer]:

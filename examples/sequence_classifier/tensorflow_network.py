@@ -1,10 +1,9 @@
-"""The sequence classifier's TensorFlow variables, its steps as functions to trace, compile or run, and Adam.
+"""The sequence classifier's TensorFlow variables, and its steps as functions to trace, compile or run.
 
 Shapes: B = batch, T = time steps, I = features, K = the stack's output width, C = classes, U = labels a
 sequence.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,63 +11,11 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm.model.backend import Arrays
+from ptb_lm.tf_backend.adam import Adam
 from ptb_lm.tf_backend.cells import Layer
 from ptb_lm.tf_backend.dropout import Dropout, InvertedDropout, no_dropout
 from ptb_lm.tf_backend.stack import RecurrentStack
 from sequence_classifier import ClassifierConfig, shapes
-
-BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
-
-
-class Adam:
-    """Adam (Kingma and Ba, 2015, algorithm 1) over some variables, as one operation for each.
-
-    Keras's Adam adds epsilon to the root of the uncorrected second moment, which at the first step weighs it
-    30 times as much as in the paper and in torch.
-
-    Args:
-        variables: Variables to train.
-        learning_rate: The paper's alpha.
-    """
-
-    def __init__(self, variables: Sequence[tf.Variable], learning_rate: float) -> None:
-        self.learning_rate = learning_rate
-        self.variables = variables
-        self.moments = [
-            (tf.Variable(tf.zeros_like(variable)), tf.Variable(tf.zeros_like(variable)))
-            for variable in variables
-        ]
-        # Float64, because 1 - 0.999 has lost four digits in float32.
-        self.steps = tf.Variable(tf.zeros([], tf.float64))
-
-    def reset(self) -> None:
-        """Reset the moments and the number of steps to zero."""
-        for variable in (self.steps, *(moment for pair in self.moments for moment in pair)):
-            variable.assign(tf.zeros_like(variable))
-
-    def step(self, gradients: Sequence[tf.Tensor]) -> None:
-        """Move each variable by its gradient."""
-        steps = self.steps.assign_add(1.0)
-        # 1 - BETA ** steps, with all its digits, for the betas as the operation rounds them.
-        to_dtype = self.variables[0].dtype.as_numpy_dtype
-        correction_1 = -tf.math.expm1(steps * math.log(to_dtype(BETA_1)))
-        correction_2 = tf.sqrt(-tf.math.expm1(steps * math.log(to_dtype(BETA_2))))
-        rate = self.learning_rate * correction_2 / correction_1
-        epsilon = EPSILON * correction_2
-        for variable, (m, v), gradient in zip(self.variables, self.moments, gradients, strict=True):
-            tf.raw_ops.ResourceApplyAdam(
-                var=variable.handle,
-                m=m.handle,
-                v=v.handle,
-                # Zero, because rate and epsilon hold the correction of the bias.
-                beta1_power=tf.zeros([], variable.dtype),
-                beta2_power=tf.zeros([], variable.dtype),
-                lr=tf.cast(rate, variable.dtype),
-                beta1=tf.constant(BETA_1, variable.dtype),
-                beta2=tf.constant(BETA_2, variable.dtype),
-                epsilon=tf.cast(epsilon, variable.dtype),
-                grad=gradient,
-            )
 
 
 class SequenceNetwork:
@@ -101,7 +48,7 @@ class SequenceNetwork:
         self.kernel_KC = tf.Variable(tf.zeros(shapes(config)["dense.kernel"], dtype))
         self.bias_C = tf.Variable(tf.zeros([config.classes], dtype))
         self.trained = [*self.stack.variables, self.kernel_KC, self.bias_C]
-        self.adam = Adam(self.trained, config.learning_rate)
+        self.adam = Adam(self.trained)
         self.dropout = InvertedDropout(config.keep_prob, seed=seed)
 
     def train(self, x_BTI: tf.Tensor, labels: tf.Tensor, lengths_B: tf.Tensor | None) -> tf.Tensor:
@@ -110,7 +57,7 @@ class SequenceNetwork:
         clip = self.config.clip_value
         if clip is not None:
             gradients = [tf.clip_by_value(gradient, -clip, clip) for gradient in gradients]
-        self.adam.step(gradients)
+        self.adam.step(gradients, tf.constant(self.config.learning_rate, tf.float64))
         return loss
 
     def loss(self, x_BTI: tf.Tensor, labels: tf.Tensor, lengths_B: tf.Tensor | None) -> tf.Tensor:

@@ -203,6 +203,11 @@ class Config:
         return self.layer_sizes or (self.hidden_size,) * self.num_layers
 
     @property
+    def given_sizes(self) -> dict[str, Any]:
+        """The values of --hidden-size and --layer-sizes that describe these layers, by field."""
+        return {"hidden_size": self.layer_sizes or self.hidden_size, "layer_sizes": self.hidden_sizes}
+
+    @property
     def unit_keep_probs(self) -> tuple[float, ...]:
         """The keep probabilities of the units: of the bottom layer's input, and of each layer's output."""
         between = (self.between_keep_prob,) * (self.num_layers - 1)

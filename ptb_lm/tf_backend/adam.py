@@ -1,5 +1,6 @@
-"""Adam in TensorFlow, with a state that is saved by name."""
+"""Adam in TensorFlow, for the language model and the sequence classifier; its state is saved by name."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,36 +8,63 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm.model.backend import Arrays
+from ptb_lm.model.reference_updates import BETA_1, BETA_2, EPSILON
 
-BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # of the publication, and torch.optim.Adam's
 STEPS, FIRST, SECOND = "tensorflow.adam.steps", "tensorflow.adam.first.", "tensorflow.adam.second."
 
 
 class Adam:
-    """Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, algorithm 1, on one device.
+    """Adam (Kingma and Ba, 2015, algorithm 1) over some variables, as one operation for each.
+
+    Keras's Adam adds epsilon to the root of the uncorrected second moment, which at the first step weighs it
+    30 times as much as in the paper and in torch.
 
     Args:
         variables: Variables that it moves.
     """
 
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
-        self._variables = variables
-        self._steps = tf.Variable(0, dtype=tf.int64)
-        # Moving averages of each gradient and of its square.
-        self._firsts, self._seconds = (
-            [tf.Variable(tf.zeros_like(variable)) for variable in variables] for _ in range(2)
-        )
+        self.variables = variables
+        self.moments = [
+            (tf.Variable(tf.zeros_like(variable)), tf.Variable(tf.zeros_like(variable)))
+            for variable in variables
+        ]
+        # Float64, because 1 - 0.999 has lost four digits in float32.
+        self.steps = tf.Variable(tf.zeros([], tf.float64))
 
-    def descend(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor) -> None:
-        """Move the variables by a step at a learning rate, []."""
-        steps = tf.cast(self._steps.assign_add(1), rate.dtype)
-        first_share, second_share = (1 - beta**steps for beta in (BETA_1, BETA_2))
-        moved = zip(self._variables, gradients, self._firsts, self._seconds, strict=True)
-        for variable, gradient, first, second in moved:
-            first.assign(BETA_1 * first + (1 - BETA_1) * gradient)
-            second.assign(BETA_2 * second + (1 - BETA_2) * gradient**2)
-            change = first / (tf.sqrt(second / second_share) + EPSILON)
-            variable.assign_sub(rate / first_share * change)
+    def reset(self) -> None:
+        """Reset the moments and the number of steps to zero."""
+        for variable in self._named_state().values():
+            variable.assign(tf.zeros_like(variable))
+
+    def step(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor) -> None:
+        """Move each variable by its gradient.
+
+        Args:
+            gradients: Gradient with respect to each variable.
+            rate: The paper's alpha, [].
+        """
+        steps = self.steps.assign_add(1.0)
+        # 1 - BETA ** steps, with all its digits, for the betas as the operation rounds them.
+        to_dtype = self.variables[0].dtype.as_numpy_dtype
+        correction_1 = -tf.math.expm1(steps * math.log(to_dtype(BETA_1)))
+        correction_2 = tf.sqrt(-tf.math.expm1(steps * math.log(to_dtype(BETA_2))))
+        rate = tf.cast(rate, tf.float64) * correction_2 / correction_1
+        epsilon = EPSILON * correction_2
+        for variable, (m, v), gradient in zip(self.variables, self.moments, gradients, strict=True):
+            tf.raw_ops.ResourceApplyAdam(
+                var=variable.handle,
+                m=m.handle,
+                v=v.handle,
+                # Zero, because rate and epsilon hold the correction of the bias.
+                beta1_power=tf.zeros([], variable.dtype),
+                beta2_power=tf.zeros([], variable.dtype),
+                lr=tf.cast(rate, variable.dtype),
+                beta1=tf.constant(BETA_1, variable.dtype),
+                beta2=tf.constant(BETA_2, variable.dtype),
+                epsilon=tf.cast(epsilon, variable.dtype),
+                grad=gradient,
+            )
 
     def export_state(self) -> Arrays:
         """Return the state by name."""
@@ -48,6 +76,6 @@ class Adam:
             variable.assign(arrays[name])
 
     def _named_state(self) -> dict[str, tf.Variable]:
-        firsts = {f"{FIRST}{index}": each for index, each in enumerate(self._firsts)}
-        seconds = {f"{SECOND}{index}": each for index, each in enumerate(self._seconds)}
-        return {STEPS: self._steps, **firsts, **seconds}
+        by_kind = zip((FIRST, SECOND), zip(*self.moments, strict=True), strict=True)
+        moments = {f"{kind}{index}": each for kind, every in by_kind for index, each in enumerate(every)}
+        return {STEPS: self.steps, **moments}

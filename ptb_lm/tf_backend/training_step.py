@@ -245,7 +245,7 @@ class TrainingStep:
                 (clipping * gradient + decay * variable) / length
                 for gradient, variable in zip(gradients, network.variables, strict=True)
             ]
-            self.adams[device].descend(means, length * rate)
+            self.adams[device].step(means, length * rate)
             return norm
         scale = rate * clipping
         if decay:

@@ -20,27 +20,14 @@ from torch import Tensor
 from typing_extensions import override
 
 from ptb_lm.model.cells.mogrifier_lstm import BIAS, GATES, RIGHT
-from ptb_lm.torch_backend import cpu
-from ptb_lm.torch_backend.cells import LayerState, LSTMState, PackedLayer, widen_cell
+from ptb_lm.torch_backend import cpu, lstm_fused
+from ptb_lm.torch_backend.cells import LayerState, LSTMState
 from ptb_lm.torch_backend.lstm_fused import slopes, split_steps, states_before, take_last_steps
 from ptb_lm.torch_backend.native import Kernels, mogrifier
 
 
-class BlockFusedLayer(PackedLayer):
-    """One operation for the sequence, with its own gradient.
-
-    In half precision the carried c, a sum that grows at every step, is of float32.
-    """
-
-    @override
-    def zero_state(self, batch_size: int) -> LayerState:
-        return widen_cell(super().zero_state(batch_size))
-
-    @override
-    def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
-        steps, batch, _ = x_TBI.shape
-        output_PH, last = self.forward_packed(x_TBI.flatten(0, 1), state, (batch,) * steps)
-        return output_PH.view(steps, batch, -1), last
+class BlockFusedLayer(lstm_fused.BlockFusedLayer):
+    """One operation for the sequence, with its own gradient."""
 
     @override
     def forward_packed(

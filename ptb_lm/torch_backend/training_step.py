@@ -206,9 +206,7 @@ class TrainingStep:
             steps: T of the window.
         """
         config = self.network.config
-        bound = config.max_grad_norm
-        if config.vary_num_steps:
-            bound *= config.relative_length(steps)
+        bound = config.max_grad_norm * config.relative_length(steps)
         # Tensors, not numbers: the device's step is not waited for.
         return Clipping(
             bound,

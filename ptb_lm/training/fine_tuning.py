@@ -72,8 +72,7 @@ class Start:
             "config": self.run.config,
             "recipe": self.run.recipe,
             **{name: getattr(before, name) for name in SIZES},
-            "hidden_size": before.layer_sizes or before.hidden_size,
-            "layer_sizes": before.hidden_sizes,
+            **before.given_sizes,
         }
         for name in (name for name in run_settings if name in given):
             same = name == "embedding_size" and given[name] == before.embedding_width

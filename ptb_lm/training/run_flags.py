@@ -124,12 +124,7 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
             "an imported run has no state of a training that could be resumed; --init-from starts a new run "
             "from its weights"
         )
-    sizes = run.hyperparameters.layer_sizes
-    before = {
-        **run.settings,
-        "layer_sizes": run.hyperparameters.hidden_sizes,
-        "hidden_size": sizes or run.hyperparameters.hidden_size,
-    }
+    before = {**run.settings, **run.hyperparameters.given_sizes}
     if "init_from" in given:
         raise UserError("--init-from starts a new run and cannot be combined with --resume")
     preparation = {

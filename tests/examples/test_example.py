@@ -19,6 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from benchmarks.classifier_task import ClassifierTask
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.common.errors import DivergenceError
+from ptb_lm.model import reference_updates
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS, Framework
 
@@ -63,7 +64,7 @@ class Reference:
     def __init__(self, config: ClassifierConfig, weights: Mapping[str, np.ndarray], choice: Choice) -> None:
         self.config = config
         self.load_weights(weights)
-        self.adam = reference.adam_start(self.weights)
+        self.adam = reference_updates.adam_zero_state(self.weights)
 
     def train_step(self, batch: Batch) -> float:
         loss, gradients = 0.0, {name: np.zeros_like(array) for name, array in self.weights.items()}

@@ -8,13 +8,13 @@ import sequence_classifier
 from sequence_classifier import CLASSIFIERS, Batch, ClassifierConfig, reference
 
 from ptb_lm.common.errors import UserError
+from ptb_lm.model import reference_updates
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
 
 tf = pytest.importorskip("tensorflow")
 
-from sequence_classifier.tensorflow_network import Adam  # noqa: E402
-
+from ptb_lm.tf_backend.adam import Adam  # noqa: E402
 from ptb_lm.tf_backend.dropout import InvertedDropout  # noqa: E402
 from ptb_lm.tf_backend.runtime import apply_execution  # noqa: E402
 
@@ -100,7 +100,7 @@ def test_training_steps_equal_the_reference(
     # XLA makes other masks of the stream.
     twin = tf.function(InvertedDropout(config.keep_prob, seed=SEED), jit_compile=execution == "xla")
     weights = random_weights(config)
-    state, atol = reference.adam_start(weights), bound(config, finest(model))
+    state, atol = reference_updates.adam_zero_state(weights), bound(config, finest(model))
     for step in range(4):
         batch = random_batch(config, lengths=lengths, seed=step)
         masks = twin_masks(twin, config)
@@ -278,9 +278,9 @@ def test_every_step_of_adam_equals_the_reference(execution: str, dtype: str) -> 
     """Gradients about as large as epsilon show where it is added; others are much larger."""
     rng = np.random.default_rng(0)
     weights = {"a": np.zeros((3, 4)), "b": np.zeros(5)}
-    state = reference.adam_start(weights)
+    state = reference_updates.adam_zero_state(weights)
     variables = [tf.Variable(weight, dtype=dtype) for weight in weights.values()]
-    adam = Adam(variables, 0.01)
+    adam, rate = Adam(variables), tf.constant(0.01, tf.float64)
     step = apply_execution(adam.step, execution)
     for _ in range(12):
         gradients = {
@@ -291,7 +291,7 @@ def test_every_step_of_adam_equals_the_reference(execution: str, dtype: str) -> 
         before = weights
         weights, state = reference.adam(weights, gradients, state, learning_rate=0.01)
         moved = [variable.numpy() for variable in variables]
-        step([tf.constant(gradient, dtype) for gradient in gradients.values()])
+        step([tf.constant(gradient, dtype) for gradient in gradients.values()], rate)
         for variable, was, name in zip(variables, moved, weights, strict=True):
             # Each step's own length: the sum over the steps would hide an error in the first ones.
             np.testing.assert_allclose(

@@ -12,6 +12,7 @@ from sequence_classifier import CLASSIFIERS, LOSSES, Batch, ClassifierConfig, re
 from torch import Tensor
 
 from ptb_lm.common.errors import UserError
+from ptb_lm.model import reference_updates
 from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend.stack import InvertedDropout
 
@@ -119,7 +120,7 @@ class Trajectory:
     def __init__(self, config: ClassifierConfig, lengths: np.ndarray | None) -> None:
         self.config, self.lengths = config, lengths
         self.weights = random_weights(config)
-        self.adam = reference.adam_start(self.weights)
+        self.adam = reference_updates.adam_zero_state(self.weights)
         self.steps: list[tuple[Sequence[np.ndarray], float, dict[str, np.ndarray]]] = []
         self.cut: list[np.ndarray] = []
 
@@ -234,7 +235,7 @@ def test_other_executions_equal_the_reference(
         learning_rate=0.01,
     )
     weights = random_weights(config)
-    built, adam = build(config, model=model, execution=execution), reference.adam_start(weights)
+    built, adam = build(config, model=model, execution=execution), reference_updates.adam_zero_state(weights)
     for step in range(4):
         rng = np.random.default_rng(step)
         x_BTI = rng.normal(size=(BATCH, 3, 4)).astype(np.float32)

@@ -11,6 +11,7 @@ from sequence_classifier import LOSSES, Batch, ClassifierConfig, reference
 from support import assert_gradients, numeric_gradient
 
 from ptb_lm.common.errors import UserError
+from ptb_lm.model import reference_updates
 from ptb_lm.model.reference import log_softmax, stack_forward, stack_zero_state
 
 STEPS, BATCH, CLASSES = 6, 3, 5
@@ -199,7 +200,7 @@ def test_adam_equals_that_of_torch(clip_value: float | None) -> None:
     weights = {"a": rng.normal(size=(3, 2)), "b": rng.normal(size=4)}
     theirs = {name: torch.nn.Parameter(torch.from_numpy(w.copy())) for name, w in weights.items()}
     optimizer = torch.optim.Adam(theirs.values(), lr=0.03)
-    state = reference.adam_start(weights)
+    state = reference_updates.adam_zero_state(weights)
     for step in range(20):
         gradients = {name: rng.normal(size=w.shape) * 0.8**step for name, w in weights.items()}
         for name, parameter in theirs.items():
@@ -217,7 +218,7 @@ def test_adam_equals_that_of_torch(clip_value: float | None) -> None:
 def test_adam_by_hand(g: float) -> None:
     """Where the gradient never changes, the corrected moments are g and g²: each step is g / (|g| + eps)."""
     weights = {"a": np.array([2.0])}
-    state = reference.adam_start(weights)
+    state = reference_updates.adam_zero_state(weights)
     for step in range(1, 5):
         weights, state = reference.adam(weights, {"a": np.array([g])}, state, learning_rate=0.01)
         moved = 2 - weights["a"].item()
@@ -232,7 +233,7 @@ def test_single_precision_stays_single(loss: str, bidirectional: bool) -> None:
     batch = batch._replace(x_BTI=batch.x_BTI.astype(np.float32))
     value, gradients = reference.loss_and_gradients(config, weights, batch)
     updated, state = reference.adam(
-        weights, gradients, reference.adam_start(weights), learning_rate=0.1, clip_value=0.1
+        weights, gradients, reference_updates.adam_zero_state(weights), learning_rate=0.1, clip_value=0.1
     )
     predicted = reference.predict(config, weights, batch.x_BTI, LENGTHS)
     for arrays in (gradients, updated, *state[1:], {"predicted": predicted}):

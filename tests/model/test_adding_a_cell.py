@@ -13,7 +13,7 @@ import runs
 from support import ROOT, installed, numeric_gradient, random_weights, random_windows
 
 from ptb_lm import evaluate, train
-from ptb_lm.model import backend, cells, reference
+from ptb_lm.model import backend, cells, reference, reference_updates
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 
@@ -92,7 +92,7 @@ def test_every_training_step_equals_the_reference(
         expected, gradients, expected_state = reference.loss_and_gradients(
             weights, x_BT, y_BT, expected_state
         )
-        weights, norm = reference.sgd_update(weights, gradients, learning_rate=0.2, max_grad_norm=1.8)
+        weights, norm = reference_updates.sgd_update(weights, gradients, learning_rate=0.2, max_grad_norm=1.8)
         (measured,) = built.read([loss])
         assert measured.nll / 3 == pytest.approx(expected, rel=1e-11), f"step {step}"
         assert measured.gradient_norm == pytest.approx(norm, rel=1e-10), f"step {step}"

@@ -11,7 +11,7 @@ from _pytest.mark import ParameterSet
 from support import CUDNN_FP32, installed, random_weights, random_windows
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.model import backend, reference
+from ptb_lm.model import backend, reference, reference_updates
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -206,7 +206,7 @@ def test_twenty_training_steps_equal_the_reference_with_the_same_masks(
             masks=masks.units or None,
             weight_masks=masks.weights,
         )
-        weights, norm = reference.sgd_update(
+        weights, norm = reference_updates.sgd_update(
             weights, gradients, learning_rate=0.7, max_grad_norm=max_grad_norm
         )
         clipped.append(norm > max_grad_norm)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from support import assert_gradients, random_weights, random_windows
 
-from ptb_lm.model import parameters, reference
+from ptb_lm.model import parameters, reference, reference_updates
 from ptb_lm.model.config import Config
 
 VOCABULARY = 11
@@ -171,7 +171,9 @@ def test_two_windows_with_carried_state_equal_one(tiny_config: Config) -> None:
 def test_the_update_moves_by_at_most_the_clipped_norm(max_grad_norm: float) -> None:
     weights = {"a": np.array([1.0, 2.0]), "b": np.array([[3.0]])}
     gradients = {"a": np.array([2.0, 3.0]), "b": np.array([[6.0]])}  # norm 7
-    updated, norm = reference.sgd_update(weights, gradients, learning_rate=0.1, max_grad_norm=max_grad_norm)
+    updated, norm = reference_updates.sgd_update(
+        weights, gradients, learning_rate=0.1, max_grad_norm=max_grad_norm
+    )
     assert norm == pytest.approx(7)
     factor = 0.1 * min(1, max_grad_norm / 7)
     np.testing.assert_allclose(updated["a"], weights["a"] - factor * gradients["a"])
@@ -180,7 +182,7 @@ def test_the_update_moves_by_at_most_the_clipped_norm(max_grad_norm: float) -> N
 
 def test_weight_decay_is_added_after_clipping() -> None:
     weights, gradients = {"a": np.array([1.0, 2.0])}, {"a": np.array([3.0, 4.0])}
-    updated, norm = reference.sgd_update(
+    updated, norm = reference_updates.sgd_update(
         weights, gradients, learning_rate=0.1, max_grad_norm=1.0, weight_decay=0.5
     )
     assert norm == 5
@@ -192,10 +194,10 @@ def test_adam_equals_torch_s() -> None:
     weights = {"a": rng.normal(size=(3, 4)), "b": rng.normal(size=5)}
     theirs = {name: torch.tensor(array, requires_grad=True) for name, array in weights.items()}
     optimizer = torch.optim.Adam(theirs.values(), lr=0.1, weight_decay=0.02)
-    state, clipped = reference.adam_zero_state(weights), []
+    state, clipped = reference_updates.adam_zero_state(weights), []
     for _ in range(20):
         gradients = {name: rng.normal(size=array.shape) for name, array in weights.items()}
-        weights, state, norm = reference.adam_update(
+        weights, state, norm = reference_updates.adam_update(
             weights, gradients, state, learning_rate=0.1, max_grad_norm=4.0, weight_decay=0.02
         )
         clipped.append(norm > 4)
@@ -214,6 +216,6 @@ def test_single_precision_stays_single(tiny_config: Config) -> None:
     ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
     state = reference.zero_state(weights, tiny_config.batch_size)
     _, gradients, after = reference.loss_and_gradients(weights, x_BT, y_BT, state)
-    updated, _ = reference.sgd_update(weights, gradients, learning_rate=1.0, max_grad_norm=1.0)
+    updated, _ = reference_updates.sgd_update(weights, gradients, learning_rate=1.0, max_grad_norm=1.0)
     for array in (*gradients.values(), *after[0], *after[1], *updated.values()):
         assert array.dtype == np.float32

@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 import ptb_lm
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
-from ptb_lm.model import backend, parameters, reference
+from ptb_lm.model import backend, parameters, reference, reference_updates
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
@@ -418,7 +418,7 @@ def test_twenty_steps_of_small_at_its_real_size(vocabulary: int, chosen: list[st
     words = np.random.default_rng(0).zipf(1.3, size=(config.batch_size, 20 * config.num_steps + 1))
     for step, (x_BT, y_BT) in enumerate(corpus.windows(np.minimum(words, vocabulary) - 1, config.num_steps)):
         expected, gradients, state = reference.loss_and_gradients(weights, x_BT, y_BT, state)
-        weights, _ = reference.sgd_update(weights, gradients, learning_rate=1.0, max_grad_norm=5.0)
+        weights, _ = reference_updates.sgd_update(weights, gradients, learning_rate=1.0, max_grad_norm=5.0)
         for model, built in models.items():
             states[model], loss = built.train_step(x_BT, y_BT, states[model], learning_rate=1.0)
             (measured,) = built.read([loss])

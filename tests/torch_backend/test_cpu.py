@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from support import random_weights, random_windows  # noqa: E402
 
 from ptb_lm.common.errors import UserError  # noqa: E402
-from ptb_lm.model import backend, reference  # noqa: E402
+from ptb_lm.model import backend, reference, reference_updates  # noqa: E402
 from ptb_lm.model.choice import Choice  # noqa: E402
 from ptb_lm.model.config import Config  # noqa: E402
 from ptb_lm.torch_backend import cpu, native  # noqa: E402
@@ -70,7 +70,7 @@ def test_every_implementation_equals_the_reference(
         expected, gradients, expected_state = reference.loss_and_gradients(
             weights, x_BT, y_BT, expected_state
         )
-        weights, _ = reference.sgd_update(weights, gradients, learning_rate=0.5, max_grad_norm=5.0)
+        weights, _ = reference_updates.sgd_update(weights, gradients, learning_rate=0.5, max_grad_norm=5.0)
         state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.5)
         assert built.read([loss])[0].nll / config.batch_size == pytest.approx(expected, rel=1e-5), step
 

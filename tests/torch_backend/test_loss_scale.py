@@ -13,7 +13,7 @@ from support import random_weights, random_windows
 
 from ptb_lm import train
 from ptb_lm.common.errors import UserError
-from ptb_lm.model import backend, reference
+from ptb_lm.model import backend, reference, reference_updates
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
@@ -64,7 +64,7 @@ def test_steps_that_overflow_move_nothing_and_the_others_equal_the_reference(
             assert measured.new_loss_scale == scale / 2 == built.training.loss_scale.scale.item()
             assert all((after[name] == before[name]).all() for name in before)
             continue
-        weights, norm = reference.sgd_update(weights, gradients, learning_rate=0.7, max_grad_norm=1.8)
+        weights, norm = reference_updates.sgd_update(weights, gradients, learning_rate=0.7, max_grad_norm=1.8)
         assert measured.gradient_norm == pytest.approx(norm, rel=5e-3)
         for name, array in after.items():
             np.testing.assert_allclose(array, weights[name], rtol=0, atol=5e-3, err_msg=name)

@@ -18,7 +18,7 @@ from torch.nn import functional
 from ptb_lm import train
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
-from ptb_lm.model import backend, reference
+from ptb_lm.model import backend, reference, reference_updates
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -127,7 +127,7 @@ def test_twenty_steps_equal_the_reference(case: str, model: str, precision: str,
     built, bound, rate = build(config, model=model, precision=precision), BOUNDS[precision], rate_of(config)
     weights, batch = random_weights(config, VOCABULARY, seed=1), config.batch_size
     state, expected_state = built.zero_state(batch), reference.zero_state(weights, batch)
-    adam, clipped = reference.adam_zero_state(weights), []
+    adam, clipped = reference_updates.adam_zero_state(weights), []
     for step, (x_BT, y_BT) in enumerate(windows_of(config)):
         steps = x_BT.shape[1]
         masks = next_masks(built, steps)
@@ -144,7 +144,7 @@ def test_twenty_steps_equal_the_reference(case: str, model: str, precision: str,
         factor = steps / config.num_steps if config.vary_num_steps else 1.0
         max_grad_norm, decay = config.max_grad_norm, steps * config.weight_decay
         if config.optimizer == "adam":
-            weights, adam, norm = reference.adam_update(
+            weights, adam, norm = reference_updates.adam_update(
                 weights,
                 {name: gradient / factor for name, gradient in gradients.items()},
                 adam,
@@ -154,7 +154,7 @@ def test_twenty_steps_equal_the_reference(case: str, model: str, precision: str,
             )
             norm *= factor
         else:
-            weights, norm = reference.sgd_update(
+            weights, norm = reference_updates.sgd_update(
                 weights,
                 gradients,
                 learning_rate=rate,

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from ptb_lm import train
 from ptb_lm.data import corpus
-from ptb_lm.model import parameters, reference
+from ptb_lm.model import parameters, reference, reference_updates
 from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.training import trainer
 from ptb_lm.training.metrics import Progress
@@ -54,7 +54,7 @@ def test_a_whole_run_equals_the_reference(small_corpus: Path, tmp_path: Path) ->
         for step, (x_BT, y_BT) in enumerate(plan.windows(rows_BL, epoch)):
             loss, gradients, state = reference.loss_and_gradients(weights, x_BT, y_BT, state)
             bound = 2 * x_BT.shape[1] / 8
-            weights, norm = reference.sgd_update(
+            weights, norm = reference_updates.sgd_update(
                 weights,
                 gradients,
                 learning_rate=config.learning_rate_at(epoch, step, steps),

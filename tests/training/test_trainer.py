@@ -18,7 +18,7 @@ from ptb_lm import evaluate
 from ptb_lm.common.errors import DivergenceError
 from ptb_lm.common.signals import StopRequest
 from ptb_lm.data import corpus
-from ptb_lm.model import parameters, reference
+from ptb_lm.model import parameters, reference, reference_updates
 from ptb_lm.model.backend import StepMetrics
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.presets import SMALL
@@ -99,7 +99,7 @@ def test_a_whole_run_equals_the_reference(horizon: float, text_folder: Path, tmp
         state, total, steps, norms = reference.zero_state(weights, 3), 0.0, 0, 0.0
         for x_BT, y_BT in corpus.windows(corpus.rows(data.splits["train"], 3), 4):
             loss, gradients, state = reference.loss_and_gradients(weights, x_BT, y_BT, state)
-            weights, norm = reference.sgd_update(
+            weights, norm = reference_updates.sgd_update(
                 weights, gradients, learning_rate=config.learning_rate_at(epoch), max_grad_norm=2.0
             )
             total, steps, norms = total + loss, steps + 1, norms + norm

@@ -20,7 +20,7 @@ from ptb_lm.bench.check.problem import STEPS
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data import corpus
 from ptb_lm.data.text import Ids
-from ptb_lm.model import reference
+from ptb_lm.model import reference, reference_updates
 
 Window: TypeAlias = tuple[Ids, Ids]  # x_BT, y_BT
 
@@ -110,7 +110,7 @@ class LanguageQuestion:
         """Train on two windows; do the second step from a longer first update, too."""
         weights = self.weights
         answered, gradients, state = self._step(0, weights, windows[0], state)
-        moved, _ = reference.sgd_update(
+        moved, _ = reference_updates.sgd_update(
             weights,
             gradients,
             learning_rate=self.rates[0],

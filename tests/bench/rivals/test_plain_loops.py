@@ -10,7 +10,7 @@ from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common.errors import UserError
-from ptb_lm.model import reference
+from ptb_lm.model import reference, reference_updates
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 
@@ -56,7 +56,9 @@ def test_ten_steps_are_the_reference_s_of_one_program(
         expected, gradients, expected_state = reference.loss_and_gradients(
             weights, x_BT, y_BT, expected_state
         )
-        weights, norm = reference.sgd_update(weights, gradients, learning_rate=rate, max_grad_norm=bound)
+        weights, norm = reference_updates.sgd_update(
+            weights, gradients, learning_rate=rate, max_grad_norm=bound
+        )
         clipped.add(bool(norm > bound))
         (measured,) = loop.read([loss])
         assert measured.nll / 3 == pytest.approx(expected, rel=rounding)
