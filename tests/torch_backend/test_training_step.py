@@ -14,61 +14,49 @@ from rank_program import StopAfter
 from support import random_weights
 from torch import Tensor, nn
 from torch.nn import functional
+from training_steps import (
+    ADAM,
+    AWD,
+    CASES,
+    DECAY,
+    LENGTHS_VARY,
+    PENALTIES,
+    SIZES,
+    VOCABULARY,
+    assert_steps_equal_the_reference,
+    cut_random_windows,
+    next_masks,
+    rate_of,
+)
 
 from ptb_lm import train
 from ptb_lm.common.errors import UserError
-from ptb_lm.data import corpus
-from ptb_lm.model import backend, reference, reference_updates
+from ptb_lm.model import backend
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import places
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.optimizers import add_scaled
 from ptb_lm.torch_backend.precision import PRECISIONS, Masters
 from ptb_lm.training import trainer
 
-VOCABULARY = 11
 CLIPPED_AT = 1.5  # which clips some steps of each case and not others
 MODELS = list(FRAMEWORKS["torch"].models)
 LENGTHS = [5, 3, 7, 1, 5, 2, 8, 5, 4, 6, 5, 1, 9, 3, 5, 7, 2, 6, 4, 5]  # of 20 windows
 
 Numbers = dict[str, np.ndarray]
 
-PENALTIES = {"activation_penalty": 2.0, "slowness_penalty": 15.0}
-DECAY = {"weight_decay": 3e-2}
-ADAM = {"optimizer": "adam"}
-# As many probabilities as places, and as many widths as layers, that none is taken for another.
-DROPOUT = {
-    "input_keep_prob": 0.8,
-    "between_keep_prob": 0.7,
-    "output_keep_prob": 0.6,
-    "embedding_keep_prob": 0.9,
-    "recurrent_keep_prob": 0.75,
-}
-SIZES = {"num_layers": 3, "layer_sizes": (8, 5, 6)}
-LENGTHS_VARY = {"vary_num_steps": True}
-AWD = {**SIZES, **DROPOUT, **PENALTIES, **DECAY, **LENGTHS_VARY, "variational": True, "tie_weights": True}
-CASES: dict[str, dict[str, Any]] = {
-    "activation penalty": {"activation_penalty": 2.0},
-    "slowness penalty": {"slowness_penalty": 15.0},
-    "penalties behind masks": {**PENALTIES, "keep_prob": 0.6},
-    "weight decay": DECAY,
+EVERY_CASE: dict[str, dict[str, Any]] = {
+    **CASES,
     "weight decay, tied": {**DECAY, "tie_weights": True},
-    "lengths": LENGTHS_VARY,
     "lengths, masks of steps": {**LENGTHS_VARY, "keep_prob": 0.6},
     "sizes": SIZES,
     "sizes, own embedding": {**SIZES, "embedding_size": 4},
-    "adam": ADAM,
-    "adam, tied": {**ADAM, "tie_weights": True},
     "adam, lengths": {**ADAM, **LENGTHS_VARY},
-    "awd": AWD,
-    "awd by adam": {**AWD, **ADAM},
     # Beyond the LSTM: what a model computes of them, and how many numbers they carry, differs.
     **{f"awd, {cell}": {**AWD, "cell": cell} for cell in CELLS if cell != LSTM},
     "awd, gru": {**AWD, "cell": "gru", "max_grad_norm": 3.0},
-    "all but ties, by adam": {**AWD, **ADAM, "tie_weights": False, "variational": False},
 }
 
 
@@ -79,30 +67,12 @@ def build(config: Config, *, seed: int = 3, **choice: str) -> Any:
 
 
 def windows_of(config: Config) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Twenty consecutive windows of random words: of LENGTHS, if lengths vary."""
-    lengths = LENGTHS if config.vary_num_steps else [config.num_steps] * len(LENGTHS)
-    rng = np.random.default_rng(2)
-    rows_BL = rng.integers(VOCABULARY, size=(config.batch_size, sum(lengths) + 1), dtype=np.int32)
-    return list(corpus.cut_windows(rows_BL, np.cumsum(lengths).tolist()))
-
-
-def next_masks(built: Any, steps: int) -> dict[str, Any]:
-    """The masks of a model's next window, as the reference takes them."""
-    config = built.config
-    kept = built.next_masks(config.batch_size, steps)
-    place = places(config, VOCABULARY, batch=config.batch_size, steps=steps)
-    units = [mask / each.keep_prob for mask, each in zip(kept.units, place.units, strict=True)]
-    weights = {name: kept.weights[name] / each.keep_prob for name, each in place.weights.items()}
-    return {"masks": units or None, "weight_masks": weights}
-
-
-def rate_of(config: Config) -> float:
-    return 0.02 if config.optimizer == "adam" else 0.3
+    return cut_random_windows(config, LENGTHS)
 
 
 def every_case() -> Iterator[Any]:
     """Each case by one model in double precision; all of them at once in every model and precision."""
-    for case, changes in CASES.items():
+    for case, changes in EVERY_CASE.items():
         for model in CELLS[changes["cell"]].layers["torch"] if "cell" in changes else ["block_fused"]:
             yield pytest.param(case, model, "fp64")
     for model in MODELS:
@@ -122,55 +92,9 @@ BOUNDS = {"fp64": 1e-10, "fp32": 2e-5, "fp16": 1e-3, "bf16": 1e-2}
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "model", "precision"), list(every_case()))
 def test_twenty_steps_equal_the_reference(case: str, model: str, precision: str, tiny_config: Config) -> None:
-    """Loss, norm, and every weight, with the masks that the model says it will draw."""
-    config = tiny_config.replace(**{"max_grad_norm": CLIPPED_AT, **CASES[case]})
-    built, bound, rate = build(config, model=model, precision=precision), BOUNDS[precision], rate_of(config)
-    weights, batch = random_weights(config, VOCABULARY, seed=1), config.batch_size
-    state, expected_state = built.zero_state(batch), reference.zero_state(weights, batch)
-    adam, clipped = reference_updates.adam_zero_state(weights), []
-    for step, (x_BT, y_BT) in enumerate(windows_of(config)):
-        steps = x_BT.shape[1]
-        masks = next_masks(built, steps)
-        state, loss = built.train_step(x_BT, y_BT, state, learning_rate=rate)
-        expected, gradients, expected_state = reference.loss_and_gradients(
-            weights,
-            x_BT,
-            y_BT,
-            expected_state,
-            activation_penalty=config.activation_penalty,
-            slowness_penalty=config.slowness_penalty,
-            **masks,
-        )
-        factor = steps / config.num_steps if config.vary_num_steps else 1.0
-        max_grad_norm, decay = config.max_grad_norm, steps * config.weight_decay
-        if config.optimizer == "adam":
-            weights, adam, norm = reference_updates.adam_update(
-                weights,
-                {name: gradient / factor for name, gradient in gradients.items()},
-                adam,
-                learning_rate=rate * factor,
-                max_grad_norm=max_grad_norm,
-                weight_decay=decay / factor,
-            )
-            norm *= factor
-        else:
-            weights, norm = reference_updates.sgd_update(
-                weights,
-                gradients,
-                learning_rate=rate,
-                max_grad_norm=max_grad_norm * factor,
-                weight_decay=decay,
-            )
-        clipped.append(norm > max_grad_norm * factor)
-        (measured,) = built.read([loss])
-        assert measured.nll / batch == pytest.approx(expected, rel=bound), f"step {step}"
-        assert measured.gradient_norm == pytest.approx(norm, rel=10 * bound), f"step {step}"
-        for name, array in built.export_weights().items():
-            np.testing.assert_allclose(
-                array, weights[name], rtol=0, atol=10 * bound, err_msg=f"step {step}, {name}"
-            )
-    assert any(clipped)
-    assert not all(clipped)
+    config = tiny_config.replace(**{"max_grad_norm": CLIPPED_AT, **EVERY_CASE[case]})
+    built = build(config, model=model, precision=precision)
+    assert_steps_equal_the_reference(built, windows_of(config), bound=BOUNDS[precision])
 
 
 class PlainModel(nn.Module):
@@ -299,7 +223,7 @@ def test_stopped_and_resumed_is_bit_identical(
     case: str, precision: str, stop: int, tiny_config: Config
 ) -> None:
     """As the trainer resumes: weights, their averages, and the training state."""
-    config = tiny_config.replace(**CASES[case])
+    config = tiny_config.replace(**EVERY_CASE[case])
     windows = windows_of(config)[:12]
     first = build(config, precision=precision)
     state = train_on(first, first.zero_state(config.batch_size), windows[:stop])

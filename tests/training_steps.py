@@ -1,0 +1,122 @@
+"""Training steps with all kinds of regularisers, and what they must compute: for the backends' tests."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from support import random_weights
+
+from ptb_lm.data import corpus
+from ptb_lm.model import reference, reference_updates
+from ptb_lm.model.config import Config
+from ptb_lm.model.dropout_places import places
+
+VOCABULARY = 11
+
+PENALTIES = {"activation_penalty": 2.0, "slowness_penalty": 15.0}
+DECAY = {"weight_decay": 3e-2}
+ADAM = {"optimizer": "adam"}
+# As many probabilities as places, and as many widths as layers, that none is taken for another.
+DROPOUT = {
+    "input_keep_prob": 0.8,
+    "between_keep_prob": 0.7,
+    "output_keep_prob": 0.6,
+    "embedding_keep_prob": 0.9,
+    "recurrent_keep_prob": 0.75,
+}
+SIZES = {"num_layers": 3, "layer_sizes": (8, 5, 6)}
+LENGTHS_VARY = {"vary_num_steps": True}
+AWD = {**SIZES, **DROPOUT, **PENALTIES, **DECAY, **LENGTHS_VARY, "variational": True, "tie_weights": True}
+# Those that each framework computes.
+CASES: dict[str, dict[str, Any]] = {
+    "activation penalty": {"activation_penalty": 2.0},
+    "slowness penalty": {"slowness_penalty": 15.0},
+    "penalties behind masks": {**PENALTIES, "keep_prob": 0.6},
+    "weight decay": DECAY,
+    "lengths": LENGTHS_VARY,
+    "adam": ADAM,
+    "adam, tied": {**ADAM, "tie_weights": True},
+    "awd": AWD,
+    "awd by adam": {**AWD, **ADAM},
+    "all but ties, by adam": {**AWD, **ADAM, "tie_weights": False, "variational": False},
+}
+
+
+def cut_random_windows(config: Config, lengths: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return consecutive windows of random words: of these lengths, if they vary."""
+    if not config.vary_num_steps:
+        lengths = [config.num_steps] * len(lengths)
+    rng = np.random.default_rng(2)
+    rows_BL = rng.integers(VOCABULARY, size=(config.batch_size, sum(lengths) + 1), dtype=np.int32)
+    return list(corpus.cut_windows(rows_BL, np.cumsum(lengths).tolist()))
+
+
+def next_masks(built: Any, steps: int) -> dict[str, Any]:
+    """The masks of a model's next window, as the reference takes them."""
+    config = built.config
+    kept = built.next_masks(config.batch_size, steps)
+    place = places(config, VOCABULARY, batch=config.batch_size, steps=steps)
+    units = [mask / each.keep_prob for mask, each in zip(kept.units, place.units, strict=True)]
+    weights = {name: kept.weights[name] / each.keep_prob for name, each in place.weights.items()}
+    return {"masks": units or None, "weight_masks": weights}
+
+
+def rate_of(config: Config) -> float:
+    return 0.02 if config.optimizer == "adam" else 0.3
+
+
+def assert_steps_equal_the_reference(
+    built: Any, windows: Sequence[tuple[np.ndarray, np.ndarray]], *, bound: float
+) -> None:
+    """Loss, norm, and every weight, with the masks that the model says it will draw.
+
+    The model has the weights of `random_weights` with the seed 1. Some steps are clipped, and others are not.
+    """
+    config, rate = built.config, rate_of(built.config)
+    weights, batch = random_weights(config, VOCABULARY, seed=1), config.batch_size
+    state, expected_state = built.zero_state(batch), reference.zero_state(weights, batch)
+    adam, clipped = reference_updates.adam_zero_state(weights), []
+    for step, (x_BT, y_BT) in enumerate(windows):
+        steps = x_BT.shape[1]
+        masks = next_masks(built, steps)
+        state, loss = built.train_step(x_BT, y_BT, state, learning_rate=rate)
+        expected, gradients, expected_state = reference.loss_and_gradients(
+            weights,
+            x_BT,
+            y_BT,
+            expected_state,
+            activation_penalty=config.activation_penalty,
+            slowness_penalty=config.slowness_penalty,
+            **masks,
+        )
+        factor = steps / config.num_steps if config.vary_num_steps else 1.0
+        max_grad_norm, decay = config.max_grad_norm, steps * config.weight_decay
+        if config.optimizer == "adam":
+            weights, adam, norm = reference_updates.adam_update(
+                weights,
+                {name: gradient / factor for name, gradient in gradients.items()},
+                adam,
+                learning_rate=rate * factor,
+                max_grad_norm=max_grad_norm,
+                weight_decay=decay / factor,
+            )
+            norm *= factor
+        else:
+            weights, norm = reference_updates.sgd_update(
+                weights,
+                gradients,
+                learning_rate=rate,
+                max_grad_norm=max_grad_norm * factor,
+                weight_decay=decay,
+            )
+        clipped.append(norm > max_grad_norm * factor)
+        (measured,) = built.read([loss])
+        assert measured.nll / batch == pytest.approx(expected, rel=bound), f"step {step}"
+        assert measured.gradient_norm == pytest.approx(norm, rel=10 * bound), f"step {step}"
+        for name, array in built.export_weights().items():
+            np.testing.assert_allclose(
+                array, weights[name], rtol=0, atol=10 * bound, err_msg=f"step {step}, {name}"
+            )
+    assert any(clipped)
+    assert not all(clipped)
