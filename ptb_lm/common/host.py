@@ -177,25 +177,18 @@ def _git_commit() -> str | None:
     if not (checkout / ".git").exists():  # installed, perhaps inside another project's checkout
         return os.environ.get("PTB_LM_COMMIT") or None
     # Without optional locks: whoever kills us, or fills the disk, must not leave one in the checkout.
-    git = ["git", "--no-optional-locks", "-C", str(checkout)]
+    status = ["git", "--no-optional-locks", "-C", str(checkout), "status", "--porcelain=v2", "--branch"]
+    # Code only: results that a script has just written change nothing of the code that it ran.
+    status += ["--untracked-files=all", "--", "*.py", "*.cpp"]
     try:
-        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
-        status = subprocess.run(
-            # Code only: results that a script has just written change nothing of the code that it ran.
-            [*git, "status", "--porcelain", "--untracked-files=all", "--", "*.py", "*.cpp"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
+        done = subprocess.run(status, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    if commit.returncode:
+    commit = re.search("^# branch.oid ([0-9a-f]+)$", done.stdout, re.MULTILINE)
+    if commit is None:  # no repository that git trusts, or one without a commit
         return None
-    has_changes = any(
-        not line.startswith("??") or line.startswith(f"?? {PACKAGE.name}/")
-        for line in status.stdout.splitlines()
-    )
-    return commit.stdout.strip() + (" with uncommitted changes" if has_changes else "")
+    has_changes = re.search(rf"^(?:[^#?]|\? {PACKAGE.name}/)", done.stdout, re.MULTILINE)
+    return commit[1] + (" with uncommitted changes" if has_changes else "")
 
 
 def _processor() -> str:
