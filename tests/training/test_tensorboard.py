@@ -1,5 +1,6 @@
 """TensorBoard's file: read back with TensorBoard's own readers."""
 
+import io
 import itertools
 import json
 import math
@@ -11,10 +12,15 @@ from pathlib import Path
 import pytest
 import runs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader, RawEventFileLoader
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.plugins.hparams import metadata as hparams
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+from tensorboard.plugins.text.summary_v2 import text_pb
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from ptb_lm import train
-from ptb_lm.training.tensorboard import Scalars
+from ptb_lm.training.tensorboard import Scalars, as_record
 
 pytestmark = pytest.mark.slow
 
@@ -177,6 +183,28 @@ def test_scalars_are_written_at_once_and_a_full_disk_is_told_of_the_file(tmp_pat
             assert caught.value.filename == str(path)
 
 
+@pytest.mark.parametrize("data", [b"", b"123456789", bytes(range(256)) * 3])
+def test_a_record_is_that_of_tensorboards_own_writer(data: bytes) -> None:
+    expected = io.BytesIO()
+    RecordWriter(expected).write(data)
+    assert as_record(data) == expected.getvalue()
+
+
+def test_the_values_of_plugins_are_those_of_their_own_functions(tmp_path: Path) -> None:
+    scalars = Scalars(tmp_path)
+    scalars.begin({"a": 1, "b": {"c": "d"}}, step=0)
+    scalars.end(step=0)
+    scalars.close()
+    (path,) = tmp_path.glob("events.out.tfevents*")
+    raw = [Event.FromString(record) for record in RawEventFileLoader(str(path)).Load()]
+    (table, start), (end,) = (event.summary.value for event in raw[1:])
+    assert table == text_pb("config", '| name | value |\n| --- | --- |\n| a | 1 |\n| c | "d" |\n').value[0]
+    for value, tag in ((start, hparams.SESSION_START_INFO_TAG), (end, hparams.SESSION_END_INFO_TAG)):
+        content = HParamsPluginData.FromString(value.metadata.plugin_data.content)
+        assert value.metadata == hparams.create_summary_metadata(content)
+        assert (value.tag, value.tensor) == (tag, hparams.NULL_TENSOR)
+
+
 def test_tensorflow_is_not_imported(tmp_path: Path) -> None:
     """TensorBoard imports TensorFlow where it finds it, which takes seconds and takes memory on the GPU."""
     (tmp_path / "tensorflow").mkdir()
@@ -191,6 +219,7 @@ def test_tensorflow_is_not_imported(tmp_path: Path) -> None:
             "scalars.add({'x': 1.0}, 1)",
             "scalars.close()",
             "assert 'tensorflow' not in sys.modules",
+            "assert 'tensorboard.compat.tensorflow_stub' not in sys.modules",
             "try:",
             "    import tensorflow",
             "except RuntimeError as error:",
