@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ptb_lm.common import cli
 from ptb_lm.data import SPLITS
+from ptb_lm.inference import loading
 from ptb_lm.inference.adaptation import add_flags, read_flags
 from ptb_lm.model import frameworks
 from ptb_lm.training import run_flags
@@ -24,8 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog=PROG, description="Report the perplexity of a trained run on a text.")
-    parser.add_argument(
-        "run", type=Path, metavar="RUN", help="a run directory, or demo: the small run that the package holds"
+    how = loading.add_run(
+        parser, precision="as the run was trained, or fp32 where this device lacks that or is slow in it"
+    )
+    how.add_argument(
+        "--execution",
+        choices=frameworks.EXECUTIONS,
+        help="how the operations run (default: the framework's default)",
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
@@ -44,25 +50,6 @@ def _parser() -> cli.Parser:
     )
     run_flags.add_column(parser)
     parser.add_argument("--data", help="where the run's data are now (default: where they were in training)")
-    parser.add_argument(
-        "--model",
-        choices=(frameworks.AUTO, *frameworks.MODELS),
-        help="default: auto, the fastest that was measured in the precision",
-    )
-    parser.add_argument(
-        "--framework", choices=tuple(frameworks.FRAMEWORKS), help="score with another framework"
-    )
-    parser.add_argument(
-        "--execution",
-        choices=frameworks.EXECUTIONS,
-        help="how the operations run (default: the framework's default)",
-    )
-    parser.add_argument("--device", choices=frameworks.DEVICES, help="default: as the run was trained")
-    parser.add_argument(
-        "--precision",
-        choices=(frameworks.AUTO, *frameworks.PRECISIONS),
-        help="default: as the run was trained, or fp32 where this device lacks that or is slow in it",
-    )
     add_flags(parser)
     return parser
 

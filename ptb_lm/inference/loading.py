@@ -90,8 +90,20 @@ def choose(config: "RunConfig", *, precision: str, **given: str | None) -> Choic
     return fastest.choose(choice, config.hyperparameters, fixed=fixed).choice
 
 
-def add_run(parser: cli.Parser) -> None:
-    """Add the run directory, and how it is computed."""
+def add_run(
+    parser: cli.Parser,
+    *,
+    precision: str = "fp32, that of the stored weights; auto: the fastest that was measured, which rounds",
+) -> argparse._ArgumentGroup:
+    """Add the run directory, and how it is computed.
+
+    Args:
+        parser: The parser of a command.
+        precision: The help on the default precision.
+
+    Returns:
+        The group of the flags about how it is computed.
+    """
     parser.add_argument(
         "run", type=Path, metavar="RUN", help="a run directory, or demo: the small run that the package holds"
     )
@@ -108,8 +120,9 @@ def add_run(parser: cli.Parser) -> None:
     how.add_argument(
         "--precision",
         choices=(AUTO, *frameworks.PRECISIONS),
-        help="default: fp32, that of the stored weights; auto: the fastest that was measured, which rounds",
+        help=f"default: {precision}",
     )
+    return how
 
 
 def load_from_flags(arguments: argparse.Namespace) -> "LanguageModel":
