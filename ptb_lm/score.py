@@ -2,7 +2,6 @@
 
 import argparse
 import io
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -115,11 +114,8 @@ def _print_scores(arguments: argparse.Namespace, weights: Mapping[str, float]) -
 
 
 def _finite(value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
+    number = cli.parse_finite(value)
+    if number is None:
         raise argparse.ArgumentTypeError(f"must be a number, not {value!r}")
     return number
 

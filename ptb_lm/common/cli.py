@@ -116,13 +116,19 @@ def whole_number(least: int, most: float = math.inf) -> Callable[[str], int]:
     return parse
 
 
+def parse_finite(text: str) -> float | None:
+    """Return a finite number as a person writes it; None if it is none."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
 def positive_number(value: str) -> float:
     """Return a flag's value, which is a finite number above 0."""
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and number > 0):
+    number = parse_finite(value)
+    if number is None or number <= 0:
         raise argparse.ArgumentTypeError(f"must be a number above 0, not {value!r}")
     return number
 

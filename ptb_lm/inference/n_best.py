@@ -6,12 +6,11 @@ features of other models, and are left out. Lines of one list follow each other.
 
 import itertools
 import json
-import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from ptb_lm.common import streams
+from ptb_lm.common import cli, streams
 from ptb_lm.common.errors import LineError
 from ptb_lm.inference.scoring import Unit
 
@@ -122,10 +121,7 @@ def _parse(line: str, number: int) -> tuple[str, str, float]:
     name, *fields = (field.strip() for field in line.split(SEPARATOR))
     if len(fields) < 2:
         raise LineError(f"line {number} is not ID {SEPARATOR} HYPOTHESIS {SEPARATOR} SCORE")
-    try:
-        score = float(fields[-1])
-    except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
+    score = cli.parse_finite(fields[-1])
+    if score is None:
         raise LineError(f"line {number}: the score {fields[-1]!r} is not a finite number")
     return name, fields[0], score

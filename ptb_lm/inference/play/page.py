@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import jinja2
 
-from ptb_lm.common import streams
+from ptb_lm.common import cli, streams
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.preparation import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS
@@ -224,10 +224,7 @@ def _check_count(count: int) -> None:
 
 def _parse_number(fields: Mapping[str, str], name: str, label: str) -> float:
     text = fields.get(name, "")
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
+    number = cli.parse_finite(text)
+    if number is None:
         raise UserError(f"{label}: {text!r} is not a number")
     return number
