@@ -192,20 +192,18 @@ def rows(ids: Ids, batch_size: int) -> Ids:
 
 
 def windows(
-    rows_BL: AnyWords, num_steps: int, *, start: int = 0, partial: bool = False
+    rows_BL: AnyWords, num_steps: int, *, partial: bool = False
 ) -> Iterator[tuple[AnyWords, AnyWords]]:
-    """Yield the windows (x_BT, y_BT) of rows in their order, as slices of them; y is x shifted by one.
+    """Return the windows (x_BT, y_BT) of rows in their order, as slices of them; y is x shifted by one.
 
     Args:
         rows_BL: The result of `rows`, or of a backend's `place`.
         num_steps: T, time steps of a window.
-        start: The first window's number, to go on where an earlier pass stopped.
-        partial: Yield the last, shorter window too, so that every token but the rows' first is a target.
+        partial: Return the last, shorter window too, so that every token but the rows' first is a target.
     """
-    targets, begin = rows_BL.shape[1] - 1, start * num_steps
-    ends = [*range(begin + num_steps, targets + 1, num_steps)]
-    rest = [targets] if partial and targets > (ends[-1] if ends else begin) else []
-    return cut_windows(rows_BL, [*ends, *rest], begin=begin)
+    targets = rows_BL.shape[1] - 1
+    rest = [targets] if partial and targets % num_steps else []
+    return cut_windows(rows_BL, [*range(num_steps, targets + 1, num_steps), *rest])
 
 
 def cut_windows(

@@ -7,7 +7,6 @@ TensorFlow's ptb_word_lm tutorial.
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +31,7 @@ class UnknownWordError(UserError):
     """A text has a word that is not in its vocabulary, and the vocabulary has no `<unk>`."""
 
 
-def build_vocabulary(text: Path | Part, limit: Limit | None = None) -> tuple[Vocabulary, Ids]:
+def build_vocabulary(text: Part, limit: Limit | None = None) -> tuple[Vocabulary, Ids]:
     """Read a text once; return its vocabulary, by descending count and then word, and its ids [length].
 
     Args:
@@ -44,7 +43,7 @@ def build_vocabulary(text: Path | Part, limit: Limit | None = None) -> tuple[Voc
     """
     # Words are numbered as they come, and renumbered once the counts are known.
     provisional: defaultdict[str, int] = defaultdict(itertools.count().__next__)
-    ids = _encode_chunks(_part(text), provisional)
+    ids = _encode_chunks(text, provisional)
     special = {provisional[EOS], provisional[UNK]} if limit else set()  # a text of one line has neither
     unknown = provisional.get(UNK, -1)
     words = list(provisional)
@@ -58,10 +57,10 @@ def build_vocabulary(text: Path | Part, limit: Limit | None = None) -> tuple[Voc
         common = [i for i in kept if counts[i] >= limit.least_count and i not in special]
         if not common:
             if all(i in special for i in kept):
-                raise UserError(f"{display_name(_part(text).path)} has no words but {EOS} and {UNK}")
+                raise UserError(f"{display_name(text.path)} has no words but {EOS} and {UNK}")
             hint = f"; {NO_SPACES}" if len(ids) < 3 * counts[provisional[EOS]] else ""
             raise UserError(
-                f"{display_name(_part(text).path)} has no word that occurs {limit.least_count} times, as "
+                f"{display_name(text.path)} has no word that occurs {limit.least_count} times, as "
                 f"--min-count requires{hint}"
             )
         kept = [*special, *(by_count(common)[: limit.size - len(special)] if limit.size else common)]
@@ -81,7 +80,7 @@ def count_words(part: Part) -> int:
     return sum(len(words) for _, _, words in _words(part))
 
 
-def encode(text: Path | Part, vocabulary: Vocabulary) -> tuple[Ids, NDArray[np.bool_]]:
+def encode(text: Part, vocabulary: Vocabulary) -> tuple[Ids, NDArray[np.bool_]]:
     """Read a text as ids [length] of a known vocabulary, and mark the words that become `<unk>` [length].
 
     Raises:
@@ -89,17 +88,13 @@ def encode(text: Path | Part, vocabulary: Vocabulary) -> tuple[Ids, NDArray[np.b
             while it lacks `<unk>` too.
     """
     if vocabulary.unknown is None:
-        ids = _encode_chunks(_part(text), vocabulary.ids)
+        ids = _encode_chunks(text, vocabulary.ids)
         return ids, np.zeros(len(ids), np.bool_)
     beyond = len(vocabulary)  # stands for all other words
-    ids = _encode_chunks(_part(text), defaultdict(lambda: beyond, vocabulary.ids))
+    ids = _encode_chunks(text, defaultdict(lambda: beyond, vocabulary.ids))
     is_unknown = ids == beyond
     ids[is_unknown] = vocabulary.unknown
     return ids, is_unknown
-
-
-def _part(text: Path | Part) -> Part:
-    return Part(text) if isinstance(text, Path) else text
 
 
 def _encode_chunks(part: Part, table: dict[str, int]) -> Ids:

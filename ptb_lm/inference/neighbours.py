@@ -122,8 +122,9 @@ def draw(
         for (x, y), word in zip(points, vocabulary.words, strict=False):
             # Not as mathematics: Penn Treebank has the word $.
             axes.text(x, y, word, fontsize=7, ha="center", va="center", parse_math=False)
+        without_date = {"Date": None, "Creator": None} if path.suffix == ".svg" else {}
         picture = io.BytesIO()  # not the file: drawing imports, and a signal ends an import at once
-        figure.savefig(picture, format=path.suffix[1:], metadata=_without_date(path.suffix), dpi=150)
+        figure.savefig(picture, format=path.suffix[1:], metadata=without_date, dpi=150)
     atomic_write(path, picture.getvalue())
 
 
@@ -156,7 +157,3 @@ def write_projector(
     rows = ("\t".join(f"{number:.6g}" for number in vector) + "\n" for vector in embeddings_VE)
     atomic_write(folder / VECTORS, "".join(rows))
     atomic_write(folder / METADATA, "".join(f"{word}\n" for word in vocabulary.words))
-
-
-def _without_date(suffix: str) -> dict[str, None]:
-    return {"Date": None, "Creator": None} if suffix == ".svg" else {}

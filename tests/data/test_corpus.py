@@ -36,15 +36,6 @@ def test_partial_windows_make_every_token_but_the_first_a_target_once(steps: int
     np.testing.assert_array_equal(targets, rows_BL[:, 1:])
 
 
-@pytest.mark.parametrize("start", [0, 1, 4, 5])
-def test_windows_go_on_where_an_earlier_pass_stopped(start: int) -> None:
-    rows_BL = corpus.rows(np.arange(32, dtype=np.int32), 2)
-    everything = list(corpus.windows(rows_BL, 3))
-    rest = list(corpus.windows(rows_BL, 3, start=start))
-    assert len(everything) == 5
-    np.testing.assert_array_equal(rest, everything[start:] if start < 5 else [])
-
-
 def test_a_training_split_too_short_says_the_numbers() -> None:
     ids = np.zeros(20 * 21 - 1, np.int32)
     with pytest.raises(UserError, match=r"419 .*--batch-size 20 .*--num-steps 20 .*420"):

@@ -76,15 +76,17 @@ def test_a_limit_does_what_replacing_rare_words_beforehand_does(limit: Limit, tm
     common = sorted(counts, key=lambda word: (-counts[word], word))
     kept = [word for word in common if counts[word] >= limit.least_count][: limit.size and limit.size - 2]
     lines = (" ".join(w if w in kept else "<unk>" for w in line.split()) for line in content.splitlines())
-    vocabulary, ids = text.build_vocabulary(write(tmp_path / "raw.txt", content), limit)
-    expected, expected_ids = text.build_vocabulary(write(tmp_path / "done.txt", "\n".join(lines) + "\n"))
+    vocabulary, ids = text.build_vocabulary(Part(write(tmp_path / "raw.txt", content)), limit)
+    expected, expected_ids = text.build_vocabulary(
+        Part(write(tmp_path / "done.txt", "\n".join(lines) + "\n"))
+    )
     assert vocabulary.words == expected.words
     assert len(vocabulary) == (limit.size or len(vocabulary))
     np.testing.assert_array_equal(ids, expected_ids)
 
 
 def test_unk_has_a_place_even_if_no_word_is_rare(tmp_path: Path) -> None:
-    vocabulary, ids = text.build_vocabulary(write(tmp_path / "raw.txt", "a a\n"), Limit(1))
+    vocabulary, ids = text.build_vocabulary(Part(write(tmp_path / "raw.txt", "a a\n")), Limit(1))
     assert vocabulary.words == ("a", "<eos>", "<unk>")
     assert ids.tolist() == [0, 0, 1]
 

@@ -19,7 +19,7 @@ def write(folder: Path, content: str | bytes) -> Path:
 
 
 def words(folder: Path, content: str | bytes) -> list[str]:
-    vocabulary, ids = text.build_vocabulary(write(folder, content))
+    vocabulary, ids = text.build_vocabulary(Part(write(folder, content)))
     return [vocabulary.words[index] for index in ids]
 
 
@@ -43,7 +43,7 @@ def test_words(content: str, expected: str, tmp_path: Path) -> None:
 
 
 def test_the_vocabulary_is_by_descending_count_and_then_word(tmp_path: Path) -> None:
-    vocabulary, ids = text.build_vocabulary(write(tmp_path, "b a c b\nd a b\n"))
+    vocabulary, ids = text.build_vocabulary(Part(write(tmp_path, "b a c b\nd a b\n")))
     assert vocabulary.words == ("b", "<eos>", "a", "c", "d")
     assert ids.tolist() == [0, 2, 3, 0, 1, 4, 2, 0, 1]
     assert ids.dtype == np.int32
@@ -63,7 +63,7 @@ def test_chunks_cut_no_word_and_no_character(
 
 def test_unknown_words_become_unk(tmp_path: Path) -> None:
     vocabulary = Vocabulary(["a", "<unk>", "<eos>"])
-    ids, is_unknown = text.encode(write(tmp_path, "a b a\nc\n"), vocabulary)
+    ids, is_unknown = text.encode(Part(write(tmp_path, "a b a\nc\n")), vocabulary)
     assert ids.tolist() == [0, 1, 0, 2, 1, 2]
     assert is_unknown.tolist() == [False, True, False, False, True, False]
 
@@ -86,7 +86,7 @@ def test_errors_name_file_and_line(
     monkeypatch.setattr(text_file, "CHUNK_BYTES", chunk)
     path = write(tmp_path, content)
     with pytest.raises(UserError, match=message):
-        text.encode(path, Vocabulary(["a", "b", "<eos>"]))
+        text.encode(Part(path), Vocabulary(["a", "b", "<eos>"]))
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 1 << 20])
@@ -122,6 +122,6 @@ def test_lines_and_chunks_name_the_same_byte(content: bytes, where: str, tmp_pat
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nothing\.txt does not exist"):
-        text.build_vocabulary(tmp_path / "nothing.txt")
+        text.build_vocabulary(Part(tmp_path / "nothing.txt"))
     with pytest.raises(UserError, match="is a folder"):
-        text.build_vocabulary(tmp_path)
+        text.build_vocabulary(Part(tmp_path))
