@@ -18,7 +18,8 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 PATIENCE_SECONDS = 5.0  # until a line says what a process waits for
 
 _command = ""  # the running command, which opens the line
-_answered_signal: int | None = None  # the signal that the command has already stopped for
+# The signal that the command has already stopped for. Signals that come while it ends change nothing.
+answered_signal: int | None = None
 
 
 class Stopped(KeyboardInterrupt):
@@ -61,8 +62,9 @@ class StopRequest:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        global answered_signal
         if self.signal_number is not None:
-            set_answered_signal(self.signal_number)
+            answered_signal = self.signal_number
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -100,8 +102,8 @@ def handle_signals(command: str) -> Iterator[None]:
     Args:
         command: The command as the user typed it.
     """
-    global _command, _answered_signal
-    before, _command, _answered_signal = _command, command, None
+    global _command, answered_signal
+    before, _command, answered_signal = _command, command, None
     previous = {number: signal.signal(number, _stop) for number in handled_signals()}
     try:
         yield
@@ -165,19 +167,8 @@ def handle_from_start() -> None:
         signal.signal(number, lambda number, _: _end(number))
 
 
-def set_answered_signal(number: int) -> None:
-    """Remember the signal that stopped the command. Signals that come while it ends change nothing."""
-    global _answered_signal
-    _answered_signal = number
-
-
-def answered_signal() -> int | None:
-    """Return the signal that the command has already stopped for, if there is one."""
-    return _answered_signal
-
-
 def _stop(number: int, frame: FrameType | None) -> None:
-    if _answered_signal is not None:
+    if answered_signal is not None:
         return
     signal.signal(number, signal.SIG_DFL)
     if _is_importing(frame):
@@ -189,9 +180,9 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def _end(number: int) -> NoReturn:
     with contextlib.suppress(Exception):  # RuntimeError: the signal came in the middle of a write
         sys.stdout.flush()
-    if _answered_signal is None:
+    if answered_signal is None:
         streams.tell_at_once(f"{_command}: {describe_signal(number)}")
-    os._exit(128 + (_answered_signal or number))
+    os._exit(128 + (answered_signal or number))
 
 
 def _is_importing(frame: FrameType | None) -> bool:
