@@ -37,6 +37,8 @@ EFFECTIVE_WITH = {
     "cell": ("mogrifier_lstm", ("mogrifier_rounds", "mogrifier_rank")),
     "schedule": ("exponential", ("decay_after", "lr_decay")),
 }
+# Random lengths lie around --num-steps and around half of it, and are at least half of this.
+LEAST_VARIED_STEPS = 10
 INIT_FROM_RATE = 0.5  # share of the other run's learning rate that a run with --init-from has
 
 
@@ -85,6 +87,11 @@ def with_given(config: Config, given: Mapping[str, Any]) -> Config:
         raise UserError(
             f"--optimizer {changed.optimizer} needs a --learning-rate: {config.learning_rate:g} is that of "
             f"{config.optimizer}"
+        )
+    if changed.vary_num_steps and changed.num_steps < LEAST_VARIED_STEPS:
+        raise UserError(
+            f"--vary-num-steps draws lengths of at least {LEAST_VARIED_STEPS // 2}, around --num-steps and "
+            f"around half of it: give --num-steps at least {LEAST_VARIED_STEPS}, not {changed.num_steps}"
         )
     if "keep_prob" in given and all(getattr(changed, name) for name in PLACES_OF_DROPOUT):
         raise UserError(f"--keep-prob would change nothing with {flag_list(PLACES_OF_DROPOUT)}")

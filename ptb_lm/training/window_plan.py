@@ -14,10 +14,11 @@ from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Corpus, Words
 from ptb_lm.model.config import Config
 from ptb_lm.training import evaluation
+from ptb_lm.training.run_flags import LEAST_VARIED_STEPS
 
 SHARE_OF_HALVES = 0.05  # of windows whose length is drawn around half of --num-steps
 DEVIATION = 5.0  # standard deviation of the lengths, in time steps
-SHORTEST = 5  # time steps that a length is at least, before the end of the rows cuts it
+SHORTEST = LEAST_VARIED_STEPS // 2  # time steps that a length is at least, before the end of the rows cuts it
 SHORTEST_REST = 2  # targets that are a window of their own at the end of the rows
 
 
@@ -48,7 +49,7 @@ class WindowPlan:
         self._targets = len(train) // config.batch_size - 1  # of a row
         self._varies = config.vary_num_steps
         self._ends = lru_cache(maxsize=1)(self._compute_ends)
-        self._counts: list[int] = []  # of windows, of each epoch from the first one, if they vary
+        self._counts: list[int] = []  # of windows, of each epoch from the first one
 
     def windows(self, rows_BL: Words, epoch: int, *, start: int = 0) -> Iterator[tuple[Words, Words]]:
         """Return the windows (x_BT, y_BT) of an epoch in their order; y is x shifted by one.
@@ -63,12 +64,10 @@ class WindowPlan:
 
     def steps(self, epoch: int) -> int:
         """Return the training steps of an epoch, counted from 0."""
-        return len(self._ends(epoch)) if self._varies else self.usual_steps
+        return len(self._ends(epoch))
 
     def steps_before(self, epoch: int) -> int:
         """Return the training steps of all epochs before this one."""
-        if not self._varies:
-            return epoch * self.usual_steps
         for each in range(len(self._counts), epoch):
             self._counts.append(len(self._compute_ends(each)))
         return sum(self._counts[:epoch])

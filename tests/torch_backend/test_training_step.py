@@ -384,7 +384,7 @@ def test_a_run_that_was_stopped_equals_one_that_never_was(
         *("--num-layers", "3", "--layer-sizes", "6", "5", "4", "--tie-weights", "--variational"),
         *("--input-keep-prob", "0.8", "--between-keep-prob", "0.7", "--output-keep-prob", "0.6"),
         *("--activation-penalty", "2", "--slowness-penalty", "1", "--weight-decay", "1e-4"),
-        *("--vary-num-steps", "--num-steps", "9", "--batch-size", "4", "--average-epochs", "1"),
+        *("--vary-num-steps", "--num-steps", "10", "--batch-size", "4", "--average-epochs", "1"),
         *("--optimizer", optimizer, "--learning-rate", "0.02", "--precision", precision),
     )
     monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)  # or a slow machine asks more often
