@@ -7,15 +7,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from support import random_weights
 
 from ptb_lm import train
 from ptb_lm.common import cli
+from ptb_lm.training.metrics import Epoch
 
 # Sizes that differ from each other, so that a run of other sizes is told apart by any of them.
 SIZES = ["--hidden-size", "6", "--num-steps", "5", "--batch-size", "4"]
+# The columns that a row of metrics.jsonl must have.
+COLUMNS = tuple(field.name for field in msgspec.structs.fields(Epoch) if field.required)
 # The keys of result.json that neither the clock nor the machine changes.
 UNTIMED_RESULT = (
     "test_perplexity",

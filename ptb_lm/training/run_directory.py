@@ -1,12 +1,12 @@
 """A run directory. Only this module reads and writes the files of a run."""
 
 import contextlib
+import functools
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import msgspec
 import numpy as np
 
 from ptb_lm.common import files, json_fields, json_files
@@ -15,14 +15,17 @@ from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
+from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.training import metrics, tensors
-from ptb_lm.training.metrics import Best, Epoch, JsonObject
+from ptb_lm.training.metrics import Best, JsonObject
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.tensors import SavedState
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 # Keys that the metadata of the weights may have.
 WEIGHTS_METADATA = ("config", "vocabulary_sha256", "best")
-COLUMNS = tuple(field.name for field in msgspec.structs.fields(Epoch) if field.required)
 # Advice for a config.json that has changed since it was written.
 CONFIG_REMEDY = "restore it, and change settings with flags of --resume"
 
@@ -31,18 +34,35 @@ class NoEpochError(UserError):
     """No epoch of a run has ended yet."""
 
 
+def _on_first(
+    method: Callable[Concatenate["RunDirectory", P], T],
+) -> Callable[Concatenate["RunDirectory", P], T]:
+    """Let the first of several processes alone do the work of a method; all get what it returned."""
+
+    @functools.wraps(method)
+    def shared(self: "RunDirectory", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        # The folder of the first process alone, whose methods may call each other.
+        return self.ranks.run_on_first(lambda: method(RunDirectory(self.path), *args, **kwargs))
+
+    return shared
+
+
 class RunDirectory:
     """The files of a run.
 
     The attributes `config`, `metrics` and so on are the paths of the files, for errors and for people. The
     methods read and write the files.
 
+    Of several processes that train the run the first reads and writes, and all know what it read. The others
+    need not see the folder: they may be on other machines. An error of the first is one of all.
+
     Args:
-        path: The folder; it need not exist.
+        path: The folder, as the first process sees it; it need not exist.
+        ranks: The processes that train the run together.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, ranks: Ranks = SINGLE_PROCESS) -> None:
+        self.path, self.ranks = path, ranks
         self.config = path / "config.json"
         self.metrics = path / "metrics.jsonl"
         self.result = path / "result.json"
@@ -50,6 +70,7 @@ class RunDirectory:
         self.vocabulary = path / "vocabulary.txt"
         self.state = path / "state" / "training.safetensors"
 
+    @_on_first
     def create(self, run: RunConfig, vocabulary: Vocabulary) -> None:
         """Make the folder with its configuration and vocabulary, and remove the files of an older run."""
         (self.path / "state").mkdir(parents=True, exist_ok=True)
@@ -70,7 +91,9 @@ class RunDirectory:
         Raises:
             UserError: Another process is at work in it.
         """
-        with files.lock(self.state.parent, name=self.path):
+        with contextlib.ExitStack() as held:  # by the first process
+            lock = files.lock(self.state.parent, name=self.path)
+            self.ranks.run_on_first(lambda: held.enter_context(lock))
             yield
 
     def is_expendable(self) -> bool:
@@ -89,6 +112,7 @@ class RunDirectory:
             return entries == {self.state.parent}
         return True
 
+    @_on_first
     def remove_leftovers(self) -> None:
         """Remove the temporary files of a process that was killed while it wrote."""
         for leftover in self._leftovers():
@@ -98,10 +122,12 @@ class RunDirectory:
         for path in (self.config, self.metrics, self.result, self.weights, self.vocabulary, self.state):
             yield from files.leftovers(path)
 
+    @_on_first
     def write_config(self, run: RunConfig) -> None:
         """Write config.json."""
         json_files.write(self.config, run.to_json())
 
+    @_on_first
     def read_config(self) -> RunConfig:
         """Read config.json.
 
@@ -112,6 +138,7 @@ class RunDirectory:
             values = json_files.read(self.config, remedy=CONFIG_REMEDY)
         return RunConfig.from_json(values, self.config)
 
+    @_on_first
     def read_vocabulary(self) -> Vocabulary:
         """Read vocabulary.txt.
 
@@ -120,10 +147,12 @@ class RunDirectory:
         """
         return Vocabulary.load(self.vocabulary)
 
+    @_on_first
     def write_metrics(self, rows: Sequence[JsonObject]) -> None:
         """Write metrics.jsonl, one row per epoch, whole and atomically, so that no row is ever incomplete."""
         json_files.write_lines(self.metrics, rows)
 
+    @_on_first
     def restore_metrics(self, rows: Sequence[JsonObject]) -> None:
         """Write metrics.jsonl if it is missing."""
         if not self.metrics.exists():
@@ -145,10 +174,12 @@ class RunDirectory:
             raise NoEpochError(f"{self.metrics} holds no epochs yet")
         return rows
 
+    @_on_first
     def write_result(self, result: JsonObject) -> None:
         """Write result.json."""
         json_files.write(self.result, result)
 
+    @_on_first
     def read_result(self) -> JsonObject | None:
         """Read result.json; None if the run is not finished.
 
@@ -182,10 +213,12 @@ class RunDirectory:
         """
         return self.result.exists() and bool(self.read_end(len(self.read_metrics())))
 
+    @_on_first
     def remove_result(self) -> None:
         """Remove result.json, because it is out of date."""
         self.result.unlink(missing_ok=True)
 
+    @_on_first
     def read_weights(self, run: RunConfig, vocabulary: Vocabulary) -> Arrays:
         """Read the best weights and check that they belong to this run, its model and its vocabulary.
 
@@ -217,6 +250,7 @@ class RunDirectory:
         run, vocabulary = self.read_config(), self.read_vocabulary()
         return run, vocabulary, self.read_weights(run, vocabulary)
 
+    @_on_first
     def read_best(self) -> dict[str, Any] | None:
         """Return the epoch and valid_perplexity of the best weights; None before the first epoch has ended.
 
@@ -232,6 +266,7 @@ class RunDirectory:
             raise UserError(f"{self.weights} does not name the epoch of its weights: {error}") from None
         return best
 
+    @_on_first
     def write_weights(
         self, weights: Arrays, run: RunConfig, vocabulary: Vocabulary, *, best: dict[str, Any] | None
     ) -> None:
@@ -251,6 +286,7 @@ class RunDirectory:
         singles = {name: array.astype(np.float32) for name, array in weights.items()}
         tensors.save(self.weights, singles, metadata)
 
+    @_on_first
     def read_state(self, corpus: Corpus | None = None, run: RunConfig | None = None) -> SavedState:
         """Read the newest training state.
 
@@ -265,6 +301,7 @@ class RunDirectory:
             raise UserError(f"the data differ from those that {self.state} was trained on")
         return state
 
+    @_on_first
     def write_state(self, state: SavedState, *, corpus: Corpus, run: RunConfig) -> None:
         """Write the newest training state, in the precision of the model.
 

@@ -1,19 +1,13 @@
-"""Folders of runs: that of a name, that of a new run, whether it is free, and that of several processes."""
+"""Folders of runs: that of a name, that of a new run, and whether it is free."""
 
 import contextlib
-import functools
 import itertools
 import shlex
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-from typing_extensions import override
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import home
-from ptb_lm.model.ranks import Ranks
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -97,46 +91,3 @@ def refuse_existing(path: Path, *, overwrite: bool, init_from: Path | None = Non
         again = shlex.join(["--resume", str(path)])
         going_on = "" if there.imported else f"continue it with {again}, or "
         raise UserError(f"the run directory {path} exists; {going_on}replace it with --overwrite")
-
-
-class SharedRunDirectory(RunDirectory):
-    """The files of a run that several processes train.
-
-    The first process reads and writes, and all know what it read. The others need not see the folder: they
-    may be on other machines. An error of the first is one of all.
-
-    Args:
-        path: The folder, as the first process sees it.
-        ranks: The processes.
-    """
-
-    def __init__(self, path: Path, ranks: Ranks) -> None:
-        super().__init__(path)
-        self.plain, self.ranks = RunDirectory(path), ranks
-
-    @override
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Keep other trainings out of this folder; the first process holds the lock."""
-        with contextlib.ExitStack() as stack:
-            self.ranks.run_on_first(lambda: stack.enter_context(self.plain.lock()))
-            yield
-
-
-def _share(name: str) -> None:
-    """Let the first process alone do the work of a method of RunDirectory."""
-
-    @functools.wraps(getattr(RunDirectory, name))
-    def on_all(self: SharedRunDirectory, *args: Any, **kwargs: Any) -> Any:
-        # The plain directory's, whose methods may call each other.
-        return self.ranks.run_on_first(lambda: getattr(self.plain, name)(*args, **kwargs))
-
-    setattr(SharedRunDirectory, name, on_all)
-
-
-for _name in (
-    *("create", "remove_leftovers", "remove_result", "restore_metrics"),
-    *("read_config", "read_vocabulary", "read_result", "read_weights", "read_best", "read_state"),
-    *("write_config", "write_metrics", "write_result", "write_weights", "write_state"),
-):
-    _share(_name)

@@ -17,11 +17,11 @@ from ptb_lm.common import json_files
 from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs as results
 from ptb_lm.training import run_flags
-from ptb_lm.training.run_directory import COLUMNS, RunDirectory
+from ptb_lm.training.run_directory import RunDirectory
 
 RUN = run_flags.new_config({"hidden_size": 7, "learning_rate": 0.1 + 0.2, "data": "ü", "device": "cpu"})
 RESULT = {**runs.RESULT, "engine": "ünit", "earlier_environments": [{"cores": 2}]}
-ROWS = [{**dict.fromkeys(COLUMNS, n / 7), "epoch": n, "gradient_norm": n / 3} for n in (1, 2)]
+ROWS = [{**dict.fromkeys(runs.COLUMNS, n / 7), "epoch": n, "gradient_norm": n / 3} for n in (1, 2)]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.presets import SMALL
 from ptb_lm.training import tensors
 from ptb_lm.training.run_config import InitFrom, RunConfig, Source
-from ptb_lm.training.run_directory import COLUMNS, NoEpochError, RunDirectory
+from ptb_lm.training.run_directory import NoEpochError, RunDirectory
 
 RUN = RunConfig(
     config="small",
@@ -186,7 +186,7 @@ def test_a_run_may_be_moved(directory: RunDirectory, tmp_path: Path) -> None:
 
 def epoch(number: int, **more: float) -> dict[str, float]:
     """A row of metrics.jsonl."""
-    return {**dict.fromkeys(COLUMNS, 1e-300), "epoch": number, **more}
+    return {**dict.fromkeys(runs.COLUMNS, 1e-300), "epoch": number, **more}
 
 
 def test_the_metrics_come_back_and_are_written_whole(directory: RunDirectory) -> None:
