@@ -55,25 +55,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(argv: list[str], command_start: float) -> int:
-    arguments = _parser().parse_args(argv)
-    for name in fastest.OPEN:  # auto is what a run takes without the flag; a resumed run keeps its own
-        if getattr(arguments, name) == frameworks.AUTO:
-            setattr(arguments, name, None)
+    given = parse_flags(argv)
     # These imports take long, so they wait until the flags are known to be right.
     from ptb_lm.training import processes, run_folders
 
-    run_folders.refuse_demo(arguments.resume)
-    should_start = processes.should_start(arguments)
-    if arguments.seeds is not None or arguments.jobs is not None:
+    run_folders.refuse_demo(given.get("resume"))
+    should_start = processes.should_start(given)
+    if "seeds" in given or "jobs" in given:
         from ptb_lm.training import seeds
 
-        return seeds.train(arguments, lambda given: _train(given, time.perf_counter()))
+        return seeds.train(given, lambda command: _train(command, time.perf_counter()))
     if should_start:
-        return processes.start(arguments, argv)
-    with processes.join(vars(arguments)) as ranks:
+        return processes.start(given, argv)
+    with processes.join(given) as ranks:
         from ptb_lm.training import launch
 
-        return launch.train(arguments, shlex.join(argv), command_start=command_start, ranks=ranks)
+        return launch.train(given, shlex.join(argv), command_start=command_start, ranks=ranks)
+
+
+def parse_flags(argv: Sequence[str]) -> dict[str, Any]:
+    """Return the flags that a command line gives, by name; `auto`, which a run takes without it, gives none.
+
+    A resumed run keeps what it took.
+    """
+    values = vars(_parser().parse_args(argv))
+    autos = {name for name in fastest.OPEN if values[name] == frameworks.AUTO}
+    return {name: value for name, value in values.items() if value is not None and name not in autos}
 
 
 def _parser() -> cli.Parser:

@@ -156,7 +156,7 @@ def run_command(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
         contextlib.redirect_stderr(out),
     ):
         try:
-            status = launch.train(train._parser().parse_args(mine), "", command_start=0.0, ranks=ranks)
+            status = launch.train(train.parse_flags(mine), "", command_start=0.0, ranks=ranks)
         except UserError as error:
             status, problem = 2, str(error)
     return {"status": status, "error": problem, "out": out.getvalue()}

@@ -3,12 +3,10 @@
 This is not in ptb_lm.train, because its imports take longer than --help may.
 """
 
-import argparse
 import dataclasses
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -34,7 +32,6 @@ from ptb_lm.training.run_flags import (
     with_fastest,
     with_global_batch,
 )
-from ptb_lm.training.run_folders import SharedRunDirectory
 from ptb_lm.training.trainer import Trainer
 from ptb_lm.training.window_plan import WindowPlan
 
@@ -50,7 +47,7 @@ class TrainRequest:
         command: Command line, for the record.
         given: Flags that were given, by name.
         run: Configuration of the run.
-        directory: Folder of the run; RunDirectory or, for several processes, SharedRunDirectory.
+        directory: Folder of the run.
         ranks: Processes that train the run together.
         found: Configuration in the folder of a run that is resumed; None: the run is new.
         vocabulary: Words of the run, if an earlier run has them.
@@ -70,12 +67,12 @@ class TrainRequest:
 
 
 def train(
-    arguments: argparse.Namespace, command_line: str, *, command_start: float, ranks: Ranks = SINGLE_PROCESS
+    given: dict[str, Any], command_line: str, *, command_start: float, ranks: Ranks = SINGLE_PROCESS
 ) -> int:
     """Train as the flags say; return the exit status.
 
     Args:
-        arguments: Flags from ptb_lm.train's parser; None where a flag was not given.
+        given: Flags that were given, by name.
         command_line: Command line as it was typed, for the record.
         command_start: Time when the command started, by time.perf_counter.
         ranks: Processes that train this run together.
@@ -86,7 +83,6 @@ def train(
         LostRankError: Another process ended; the run directory has the newest state.
     """
     load = host.Load()
-    given = {name: value for name, value in vars(arguments).items() if value is not None}
     given = with_global_batch(given, ranks.size * ranks.devices)
     request = parse_request(given, f"{cli.TRAIN} {command_line}".strip(), ranks)
     # Everything that can be wrong is found out before anything is written.
@@ -114,7 +110,7 @@ def parse_request(given: dict[str, Any], command: str, ranks: Ranks) -> TrainReq
         resume = given["run_dir"]
         given = {name: value for name, value in given.items() if name not in NEW_RUN_FLAGS}
     if resume is not None:
-        directory = _run_directory(resume, ranks)
+        directory = RunDirectory(resume, ranks)
         found = directory.read_config()
         return TrainRequest(
             command=command,
@@ -139,7 +135,7 @@ def parse_request(given: dict[str, Any], command: str, ranks: Ranks) -> TrainReq
         command=command,
         given=given,
         run=config,
-        directory=_run_directory(path, ranks),
+        directory=RunDirectory(path, ranks),
         ranks=ranks,
         vocabulary=start.vocabulary if start else None,
         start=start,
@@ -252,7 +248,7 @@ def create_run_dir(request: TrainRequest) -> RunDirectory:
     if request.found is not None or "run_dir" in request.given:
         return request.directory
     path = request.directory.path
-    return _run_directory(request.ranks.run_on_first(lambda: run_folders.create_folder(path)), request.ranks)
+    return RunDirectory(request.ranks.run_on_first(lambda: run_folders.create_folder(path)), request.ranks)
 
 
 def _check_unchanged(request: TrainRequest, directory: RunDirectory) -> None:
@@ -299,7 +295,3 @@ def _shared_facts(run: RunConfig, corpus: Corpus, ranks: Ranks) -> Facts:
             if name not in MAY_DIFFER_PER_HOST
         },
     }
-
-
-def _run_directory(path: Path, ranks: Ranks) -> RunDirectory:
-    return RunDirectory(path) if ranks.size == 1 else SharedRunDirectory(path, ranks)

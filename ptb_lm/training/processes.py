@@ -4,7 +4,6 @@ torchrun and launchers like it tell a process its place by environment variables
 --devices starts such processes on this machine.
 """
 
-import argparse
 import contextlib
 import os
 import shlex
@@ -53,41 +52,43 @@ def _world_size() -> int:
     return size
 
 
-def should_start(arguments: argparse.Namespace) -> bool:
+def should_start(given: Mapping[str, Any]) -> bool:
     """Return whether --devices asks for processes that are still to be started.
+
+    Args:
+        given: The flags, by name.
 
     Raises:
         UserError: A launcher has started another number of them, or --seeds asks it for several runs.
     """
-    (name, size), devices = find_launcher(), arguments.devices or 1
-    if size > 1 and arguments.seeds:
+    (name, size), devices = find_launcher(), given.get("devices", 1)
+    if size > 1 and "seeds" in given:
         raise UserError(f"--seeds does not go with {name}; --devices trains each seed on several devices")
     if size > 1 and devices not in (1, size):
         raise UserError(f"--devices {devices} does not match the {size} processes that {name} names")
-    row = FRAMEWORKS[_framework(vars(arguments))]
+    row = FRAMEWORKS[_framework(given)]
     return devices > size and not row.trains_on_devices
 
 
-def start(arguments: argparse.Namespace, command: Sequence[str]) -> int:
+def start(given: dict[str, Any], command: Sequence[str]) -> int:
     """Start processes on this machine that train together, and wait for them; return the exit status.
 
     Args:
-        arguments: Flags from ptb_lm.train's parser, with --devices.
+        given: The flags, by name; --devices is one of them.
         command: Command line of ptb_lm.train.
 
     Raises:
         UserError: The framework has no such thing, or the batch cannot be shared by so many.
     """
-    choice = Choice.create(framework=_framework(vars(arguments)))
+    choice = Choice.create(framework=_framework(given))
     if not choice.framework_row.start:
         raise UserError(f"--devices: {choice.framework} trains in one process here; --framework torch can")
-    given = {name: value for name, value in vars(arguments).items() if value is not None}
     if "batch_size_per_device" not in given:
-        check_divisible(_batch_size(given), arguments.devices)
+        check_divisible(_batch_size(given), given["devices"])
     os.environ[TYPED_COMMAND] = cli.command_name("train")  # which they name
     status: int = choice.import_function(choice.framework_row.start)(
         [sys.executable, *cli.TRAIN.split()[1:], *command],
-        processes=arguments.devices,
+        processes=given["devices"],
         device=given.get("device", "auto"),
     )
     return status
@@ -118,10 +119,10 @@ def check_devices(given: Mapping[str, Any], batch_size: int) -> None:
     Raises:
         UserError: They cannot, or it is not.
     """
-    devices = given.get("devices") or 1
+    devices = given.get("devices", 1)
     on_devices = Choice.create(framework=_framework(given)).framework_row.trains_on_devices
     check_divisible(batch_size, devices, what="devices" if on_devices else "processes")
-    _check_reduce_precision(devices, given.get("reduce_precision") or REDUCE_PRECISIONS[0])
+    _check_reduce_precision(devices, given.get("reduce_precision", REDUCE_PRECISIONS[0]))
 
 
 def _check_reduce_precision(devices: int, reduce_precision: str) -> None:
@@ -144,10 +145,10 @@ def join(given: Mapping[str, Any]) -> Iterator[Ranks]:
             alone, and what is sent between devices is to be rounded.
         LostRankError: One of them ended.
     """
-    reduce_precision = given.get("reduce_precision") or REDUCE_PRECISIONS[0]
+    reduce_precision = given.get("reduce_precision", REDUCE_PRECISIONS[0])
     launcher, size = find_launcher()
     if size == 1:
-        devices = given.get("devices") or 1
+        devices = given.get("devices", 1)
         _check_reduce_precision(devices, reduce_precision)
         yield Ranks(devices, reduce_precision=reduce_precision)
         return
@@ -166,7 +167,7 @@ def join(given: Mapping[str, Any]) -> Iterator[Ranks]:
         with contextlib.nullcontext() if ranks.is_first else _silent():
             yield ranks
     except (UserError, DivergenceError, OSError, LostRankError) as error:
-        signals.set_answered_signal(signal.SIGTERM)  # the launcher sends it to all, because one has ended
+        signals.answered_signal = signal.SIGTERM  # the launcher sends it to all, because one has ended
         if not ranks.report_failure(str(error)) or (isinstance(error, LostRankError) and not error.speaker):
             raise SystemExit(cli.EXIT_USAGE if isinstance(error, UserError) else cli.EXIT_FAILED) from None
         raise
@@ -188,7 +189,7 @@ def how_to_continue(path: Path, given: Mapping[str, Any], ranks: Ranks, *, frame
         framework: Framework of the run.
     """
     command, start = ["--resume", str(path)], ""
-    if (devices := given.get("devices") or 1) > 1:
+    if (devices := given.get("devices", 1)) > 1:
         command += ["--devices", str(devices)]
     elif ranks.size > 1:
         start = " the same TF_CONFIG" if find_launcher()[0] == "TF_CONFIG" else " the same launcher"

@@ -1,6 +1,5 @@
 """One run per seed, one after the other or several at a time, and the mean of their perplexities."""
 
-import argparse
 import contextlib
 import os
 import re
@@ -33,28 +32,27 @@ EXTEND = "extend_vocabulary"  # the flag that draws the weights of new words
 TrainOne = Callable[[list[str]], int]  # of ptb_lm.train's arguments; returns the exit status
 
 
-def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
+def train(given: dict[str, Any], train_one: TrainOne) -> int:
     """Train one run per seed, each in its own folder; return the exit status.
 
     Existing runs continue where they stopped. Finished runs stay as they are.
 
     Args:
-        arguments: Flags from ptb_lm.train's parser, with --seeds.
+        given: Flags that were given, by name.
         train_one: Function that trains a run in this process.
 
     Raises:
         UserError: Something is wrong with the flags, the data or a run directory.
     """
-    given = {name: value for name, value in vars(arguments).items() if value is not None}
     seeds, jobs = _parse(given)
     given = with_global_batch(given, given.get("devices", 1))
-    start = Start.read(arguments.init_from) if "init_from" in given else None
+    start = Start.read(given["init_from"]) if "init_from" in given else None
     make_config = start.config if start else new_config
     given = seed_runs.with_earlier_choice(given, seeds, make_config({**given, "seed": seeds[0]}).choice)
     configs = {seed: make_config({**given, "seed": seed}) for seed in seeds}  # refuses what is impossible
     run_data.check_folder(configs[seeds[0]])
     # Where other processes train, they choose: this one would hold a part of the GPU's memory to its end.
-    trains_here = jobs == 1 and not processes.should_start(arguments)
+    trains_here = jobs == 1 and not processes.should_start(given)
     if trains_here:
         ranks = Ranks(given.get("devices", 1))
         configs = {seed: with_fastest(config, given, ranks)[0] for seed, config in configs.items()}
@@ -68,7 +66,7 @@ def train(arguments: argparse.Namespace, train_one: TrainOne) -> int:
         # Imported before there is a folder: meanwhile a signal ends the process at once.
         configs[seeds[0]].choice.builder()
     model = None if trains_here else given.get("model", AUTO)
-    folder = arguments.run_dir or run_folders.create_folder(
+    folder = given.get("run_dir") or run_folders.create_folder(
         run_folders.default_path(configs[seeds[0]], model=model)
     )
     command = shlex.join(seed_runs.command_line({**given, "run_dir": folder, "overwrite": False}))
@@ -134,7 +132,7 @@ def _train_in_turn(commands: dict[int, list[str]], train_one: TrainOne) -> dict[
             streams.tell(f"seed {seed}: {error}")
             statuses[seed] = EXIT_DIVERGED
         # A signal in a run's last moments lets it end, and is for those that are left.
-        heard = signals.answered_signal() if number < len(commands) else None
+        heard = signals.answered_signal if number < len(commands) else None
         if statuses[seed] > 128 or heard:
             raise signals.Stopped(heard or statuses[seed] - 128)
     return statuses

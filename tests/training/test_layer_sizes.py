@@ -35,8 +35,7 @@ TRAINING = ("--num-steps", "5", "--batch-size", "4", "--epochs", "2", "--device"
 
 
 def given(*flags: str) -> dict[str, Any]:
-    arguments = vars(train._parser().parse_args(flags))
-    return {name: value for name, value in arguments.items() if value is not None}
+    return train.parse_flags(flags)
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def test_two_commands_that_start_together_have_two_folders(
 ) -> None:
     """The second starts before the first one has trained anything. What stays empty is removed."""
     monkeypatch.setattr(run_folders, "default_path", lambda run, model: tmp_path / "runs")
-    arguments, trained = train._parser().parse_args(["--seeds", "1"]), list[str]()
+    arguments, trained = train.parse_flags(["--seeds", "1"]), list[str]()
 
     def train_one(command: list[str]) -> int:
         trained.append(command[command.index("--run-dir") + 1])
@@ -304,7 +304,7 @@ def test_runs_that_are_overwritten_are_cleared_before_the_first_trains(
     def stopped(_: list[str]) -> int:
         raise signals.Stopped(signal.SIGTERM)
 
-    assert seeds.train(train._parser().parse_args(command), stopped) == 128 + signal.SIGTERM
+    assert seeds.train(train.parse_flags(command), stopped) == 128 + signal.SIGTERM
     (line,) = capsys.readouterr().err.splitlines()
     again = line.partition("with: ")[2]
     assert "--overwrite" not in again
@@ -314,7 +314,7 @@ def test_runs_that_are_overwritten_are_cleared_before_the_first_trains(
         trained.append(given)
         return 0
 
-    assert seeds.train(train._parser().parse_args(shlex.split(again)[3:]), train_one) == 0
+    assert seeds.train(train.parse_flags(shlex.split(again)[3:]), train_one) == 0
     assert [command[-4:] for command in trained] == [
         ["--seed", str(seed), "--run-dir", str(folder / f"seed-{seed}")] for seed in (1, 2)
     ]
@@ -356,7 +356,7 @@ def test_the_exit_status_is_of_the_signal(
         signal.raise_signal(number)
         return 0
 
-    arguments = train._parser().parse_args(["--seeds", "1", "--run-dir", str(tmp_path / "run")])
+    arguments = train.parse_flags(["--seeds", "1", "--run-dir", str(tmp_path / "run")])
     with signals.handle_signals("train"):
         assert seeds.train(arguments, train_one) == 128 + number
     assert capsys.readouterr().err.startswith("all seeds")
@@ -379,7 +379,7 @@ def test_a_signal_at_the_end_of_a_run_is_for_those_that_are_left(
         trained.clear()
         given = ["--seeds", *seed_numbers, "--run-dir", str(tmp_path / "run")]
         with signals.handle_signals("train"):
-            return seeds.train(train._parser().parse_args(given), train_one)
+            return seeds.train(train.parse_flags(given), train_one)
 
     assert run("1", "2", "3") == 143
     assert trained == ["1", "2"]
@@ -419,7 +419,7 @@ def test_a_finished_run_needs_no_state(
 )
 def test_values_become_the_flags_that_give_them(given: dict[str, object], line: list[str]) -> None:
     assert seed_runs.command_line(given) == line
-    parsed = vars(train._parser().parse_args(line))
+    parsed = train.parse_flags(line)
     assert {name: parsed[name] for name in given} == given
 
 
@@ -478,7 +478,7 @@ def test_where_others_train_this_process_looks_at_no_device(
     monkeypatch.setattr(files, "home", lambda: tmp_path)
     monkeypatch.setattr(seeds, "_train_in_parallel", lambda commands, jobs: dict.fromkeys(commands, 0))
     given = ["--data", str(data), *runs.FLAGS, "--seeds", "1", "2", *flags]
-    seeds.train(train._parser().parse_args(given), lambda command: bool(started.append(command[-1])))
+    seeds.train(train.parse_flags(given), lambda command: bool(started.append(command[-1])))
     assert [Path(run).name for run in started] == ["seed-1", "seed-2"] * ("--devices" in flags)
 
 
@@ -494,7 +494,7 @@ def test_devices_of_one_process_are_chosen_for(
     monkeypatch.setattr(seeds, "with_fastest", choose)
     monkeypatch.setattr(Choice, "builder", lambda choice: None)
     given = runs.arguments(data, tmp_path / "run", "--seeds", "1", "--framework", "tensorflow")
-    seeds.train(train._parser().parse_args([*given, "--devices", "2"]), lambda command: 0)
+    seeds.train(train.parse_flags([*given, "--devices", "2"]), lambda command: 0)
     assert counts == [2]
 
 
@@ -504,12 +504,12 @@ def test_seeds_that_were_begun_keep_what_was_taken(data: Path, tmp_path: Path) -
     runs.train_run(data, begun, "--seed", "1", "--model", "basic", "--precision", "bf16", "--epochs", "1")
     commands: list[list[str]] = []
     flags = runs.arguments(data, tmp_path, "--seeds", "1", "2")
-    given = train._parser().parse_args(flags)
+    given = train.parse_flags(flags)
     seeds.train(given, lambda command: bool(commands.append(command)))
     assert [command[command.index("--model") + 1] for command in commands] == ["basic", "basic"]
     assert [command[command.index("--precision") + 1] for command in commands] == ["bf16", "bf16"]
     assert "--resume" in commands[0]
-    overwrite = train._parser().parse_args([*flags, "--overwrite"])
+    overwrite = train.parse_flags([*flags, "--overwrite"])
     commands.clear()
     seeds.train(overwrite, lambda command: bool(commands.append(command)))
     assert not any("--model" in command for command in commands), "new runs choose anew"
