@@ -108,6 +108,7 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
             "--lr-decay would change nothing with --schedule cosine",
         ),
         (["--config", "awd", "--keep-prob", "0.5"], "--keep-prob would change nothing"),
+        (["--vary-num-steps", "--num-steps", "9"], "--num-steps at least 10, not 9"),
         (["--optimizer", "adam"], "--optimizer adam needs a --learning-rate"),
         (["--average-epochs", "1", "--average-after-stall", "3"], "a run has one"),
         (["--lr", "0.1"], "--learning-rate"),
@@ -678,8 +679,8 @@ def test_divergence_keeps_the_last_good_state(
     assert train.main(["--resume", str(run), "--epochs", "4", "--learning-rate", rate]) == 1
     problem = runs.sentence(capsys.readouterr().err, train)
     assert re.search(r"diverged .*\b3(, step \d+ of \d+)?: ", problem)
-    assert f"--resume {run} with" in problem
-    assert "--learning-rate" in problem
+    assert f"--resume {run} with a smaller --learning-rate continues" in problem
+    assert "(--init-scale)" in problem
 
     after = runs.files(run)
     for name in ("weights.safetensors", "metrics.jsonl", "vocabulary.txt"):
@@ -697,8 +698,13 @@ def test_a_run_that_diverges_from_the_start_can_be_resumed(
 ) -> None:
     run = tmp_path / "new"
     wild = runs.arguments(data, run, "--learning-rate", "3e38", "--init-scale", "5")
+    wild += ["--slowness-penalty", "1", "--weight-decay", "1e-9", "--layer-init-scale", "1"]
     assert train.main(wild) == 1
-    assert "training diverged in epoch 1" in runs.sentence(capsys.readouterr().err, train)
+    problem = runs.sentence(capsys.readouterr().err, train)
+    assert "training diverged in epoch 1" in problem
+    changes = "a smaller --learning-rate or --slowness-penalty or --weight-decay"
+    assert problem.count(changes) == 2  # of what goes on, and of a new run
+    assert "(--init-scale, --layer-init-scale)" in problem
     assert not (run / "weights.safetensors").exists()
     assert train.main(["--resume", str(run), "--learning-rate", "0.5"]) == 0
     assert runs.result(run)["epochs"] == 2

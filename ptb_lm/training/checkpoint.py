@@ -14,6 +14,7 @@ from ptb_lm.data.corpus import Corpus
 from ptb_lm.model import cells, parameters
 from ptb_lm.model.backend import Arrays, Backend, State
 from ptb_lm.model.config import Config
+from ptb_lm.model.hyperparameter import flag_name
 from ptb_lm.training.averaging import Averages
 from ptb_lm.training.metrics import Progress
 from ptb_lm.training.run_config import RunConfig
@@ -24,6 +25,7 @@ SAVE_SECONDS = 300.0  # the most work that a lost process may lose
 # On a GPU an epoch may take two seconds, and saving one. So the ends of epochs save in a tenth of the time.
 SHARE_OF_SAVES = 0.1
 CHEAP_SECONDS = 0.2  # a save that takes no longer is done at the end of each epoch
+PENALTIES = ("activation_penalty", "slowness_penalty", "weight_decay")  # their steps may grow beyond bounds
 
 
 class Checkpoints:
@@ -85,7 +87,8 @@ class Checkpoints:
         start = time.perf_counter()
         weights = self.backend.export_weights()
         if not all(np.isfinite(array).all() for array in weights.values()):
-            raise divergence_error(self.directory, f"by epoch {progress.epoch + 1}, step {progress.step}")
+            when = f"by epoch {progress.epoch + 1}, step {progress.step}"
+            raise divergence_error(self.directory, self.run.hyperparameters, when)
         training = self.backend.export_training_state(state)
         averages = self.averages.export(progress)
         if self._best is not None:
@@ -150,14 +153,19 @@ class Checkpoints:
 
 
 def divergence_error(
-    directory: RunDirectory, when: str, what: str = "the loss, a gradient or a weight is not finite"
+    directory: RunDirectory,
+    config: Config,
+    when: str,
+    what: str = "the loss, a gradient or a weight is not finite",
 ) -> DivergenceError:
     """Return the error that training diverged; it says how to continue from the saved state."""
+    steps = ["--learning-rate", *(flag_name(name) for name in PENALTIES if getattr(config, name))]
+    smaller = f"a smaller {' or '.join(steps)}"
+    scales = "--init-scale, --layer-init-scale" if config.layer_init_scale else "--init-scale"
     return DivergenceError(
         f"training diverged {when}: {what}; the last good state is kept; "
-        f"{shlex.join(['--resume', str(directory.path)])} with a smaller --learning-rate continues from it; "
-        "if that diverges too, a new run needs a smaller --learning-rate, or smaller initial weights "
-        "(--init-scale)"
+        f"{shlex.join(['--resume', str(directory.path)])} with {smaller} continues from it; "
+        f"if that diverges too, a new run needs {smaller}, or smaller initial weights ({scales})"
     )
 
 

@@ -4,6 +4,7 @@ Unknown keys of files are left alone: a later version may say more.
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -39,7 +40,7 @@ class Epoch(Struct):
     """A row of metrics.jsonl."""
 
     epoch: PositiveCount
-    learning_rate: NonNegative
+    learning_rate: NonNegative  # of the epoch's first step
     train_perplexity: Positive
     valid_perplexity: Positive
     words_per_second: NonNegative
@@ -204,14 +205,14 @@ def point(before: Progress, now: Progress, *, tokens: int, rate: float) -> dict[
     return values
 
 
-def epoch_scalars(row: JsonObject) -> dict[str, float]:
-    """Return TensorBoard's values of an epoch's row, by tag."""
-    return {tag: row[column] for tag, column in EPOCH_SCALARS.items() if column in row}
+def scalars(values: JsonObject, tags: Mapping[str, str]) -> dict[str, float]:
+    """Return TensorBoard's values of an epoch's row or of a result, by tag.
 
-
-def result_scalars(result: JsonObject) -> dict[str, float]:
-    """Return TensorBoard's values of a result, by tag."""
-    return {tag: result[key] for tag, key in RESULT_SCALARS.items()}
+    Args:
+        values: Row or result.
+        tags: EPOCH_SCALARS or RESULT_SCALARS.
+    """
+    return {tag: values[name] for tag, name in tags.items() if name in values}
 
 
 def epoch_row(
@@ -244,10 +245,17 @@ def epoch_row(
     }
 
 
-def epoch_line(row: JsonObject, config: Config) -> str:
-    """Return an epoch's row as a line for people."""
+def epoch_line(row: JsonObject, config: Config, *, last_rate: float) -> str:
+    """Return an epoch's row as a line for people.
+
+    Args:
+        row: Row of metrics.jsonl.
+        config: Hyper-parameters of the run.
+        last_rate: Learning rate of the epoch's last step; it is shown where it is not that of the first.
+    """
+    rates = dict.fromkeys(f"{rate:.4g}" for rate in (row["learning_rate"], last_rate))
     return (
-        f"epoch {row['epoch']:>2}/{config.epochs}  lr {row['learning_rate']:.4g}  perplexity: "
+        f"epoch {row['epoch']:>2}/{config.epochs}  lr {' to '.join(rates)}  perplexity: "
         f"train {row['train_perplexity']:.2f}, valid {row['valid_perplexity']:.2f}  "
         f"{row['words_per_second']:,.0f} words/s"
     )

@@ -109,9 +109,9 @@ class Trainer:
             while progress.epoch < self.config.epochs:
                 self._train_epoch(rows_BL, display)
                 row = self._finish_epoch()
-                scalars.add(metrics.epoch_scalars(row), step=self._steps_done())
+                scalars.add(metrics.scalars(row, metrics.EPOCH_SCALARS), step=self._steps_done())
             result = self._test()
-            scalars.add(metrics.result_scalars(result), step=self._steps_done())
+            scalars.add(metrics.scalars(result, metrics.RESULT_SCALARS), step=self._steps_done())
             scalars.end(step=self._steps_done())
             return result
 
@@ -184,7 +184,7 @@ class Trainer:
                 )
                 gradient_norm = 0.0  # it moved nothing
             if not (math.isfinite(nll) and math.isfinite(gradient_norm)):
-                raise divergence_error(self.directory, when)
+                raise divergence_error(self.directory, self.config, when)
             progress.nll += nll
             progress.gradient_norms += gradient_norm
 
@@ -202,17 +202,22 @@ class Trainer:
         self._validation_seconds = time.perf_counter() - start
         if not progress.clocked_tokens and self._first_read:  # the first step is the epoch's only one
             progress.clocked_tokens, progress.clocked_seconds = self._first_read
+        steps = self.plan.steps(progress.epoch)
+        first_rate, last_rate = (
+            self.config.learning_rate_at(progress.epoch, step, steps) for step in (0, steps - 1)
+        )
         row = metrics.epoch_row(
             progress,
             tokens=self.plan.tokens(progress.epoch, progress.step),
-            learning_rate=self.config.learning_rate_at(progress.epoch, 0, self.plan.steps(progress.epoch)),
+            learning_rate=first_rate,
             valid_perplexity=valid,
             unaveraged_valid_perplexity=without_average if self.config.has_average else None,
         )
         perplexities = (row["train_perplexity"], valid, without_average)
         if not all(map(math.isfinite, perplexities)):
             what = [] if any(map(math.isnan, perplexities)) else ["a perplexity overflowed"]
-            raise divergence_error(self.directory, f"at the end of epoch {row['epoch']}", *what)
+            when = f"at the end of epoch {row['epoch']}"
+            raise divergence_error(self.directory, self.config, when, *what)
         if valid < progress.best_perplexity:
             progress.best_perplexity, progress.best_epoch = valid, row["epoch"]
             self.checkpoints.keep_best(progress)
@@ -223,7 +228,7 @@ class Trainer:
         (is_due,) = self.ranks.max_over_ranks([self.checkpoints.is_due_after_epoch()])
         if is_due or progress.epoch == self.config.epochs:
             self._save()
-        cli.remark(metrics.epoch_line(row, self.config))
+        cli.remark(metrics.epoch_line(row, self.config, last_rate=last_rate))
         return row
 
     def _test(self) -> JsonObject:

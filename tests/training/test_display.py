@@ -119,7 +119,7 @@ def test_lines_break_between_words_and_a_command_stays_in_one_piece(
     write: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = {"epoch": 7, "learning_rate": 0.0001234, "train_perplexity": 12345.6, "valid_perplexity": 9876.5}
-    epoch = metrics.epoch_line({**row, "words_per_second": 1_234_567}, SMALL)
+    epoch = metrics.epoch_line({**row, "words_per_second": 1_234_567}, SMALL, last_rate=0.0001234)
     model = "model cudnn, config demo: 270,878 parameters, torch.nn.LSTM on cpu (oneDNN); products by oneDNN"
     command = "ptb-lm train --resume '/a folder/with spaces' --framework tensorflow"
     table = f"| {'a cell of a table':<85} |"
