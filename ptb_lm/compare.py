@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from ptb_lm.common import cli, streams
@@ -11,11 +10,6 @@ from ptb_lm.common.errors import UserError
 PROG = cli.command_name("compare")
 FORMATS = ("markdown", "csv", "page")
 PICTURES = (".svg", ".png")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    return cli.run(PROG, lambda: _compare(_parser().parse_args(argv)))
 
 
 def _parser() -> cli.Parser:
@@ -61,6 +55,8 @@ def _compare(arguments: argparse.Namespace) -> int:
         streams.tell(f"{PROG}: wrote {picture}")
     return 0
 
+
+main = cli.command(PROG, _parser, _compare)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,7 +1,7 @@
 """Download Penn Treebank and verify it: python -m ptb_lm.download."""
 
+import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from ptb_lm.common import cli
@@ -10,12 +10,7 @@ from ptb_lm.common.files import penn_treebank_folder
 PROG = cli.command_name("download")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
-    return cli.run(PROG, lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> int:
+def _parser() -> cli.Parser:
     parser = cli.Parser(prog=PROG, description="Download Penn Treebank and verify it.")
     add = parser.add_argument
     add(
@@ -32,15 +27,20 @@ def _main(argv: Sequence[str] | None) -> int:
         help="the folders or .tgz archives to try, in this order",
     )
     add("--overwrite", action="store_true", help="replace files that have other content")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def _download(arguments: argparse.Namespace) -> int:
     # Imported here, because an HTTP client takes longer to import than --help should.
     from ptb_lm.data.penn_treebank import MIRRORS, PTB, fetch
 
-    fetched = fetch(args.to, mirrors=args.mirror or MIRRORS, overwrite=args.overwrite)
+    fetched = fetch(arguments.to, mirrors=arguments.mirror or MIRRORS, overwrite=arguments.overwrite)
     done = f"fetched {', '.join(fetched)} into" if fetched else f"nothing to fetch: {', '.join(PTB)} are in"
-    cli.say(f"{done} {args.to}, verified. Derived from LDC99T42: for research use; do not redistribute.")
+    cli.say(f"{done} {arguments.to}, verified. Derived from LDC99T42: for research use; do not redistribute.")
     return 0
 
+
+main = cli.command(PROG, _parser, _download)
 
 if __name__ == "__main__":
     sys.exit(main())

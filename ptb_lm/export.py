@@ -29,11 +29,6 @@ EPILOG = (
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    return cli.run(PROG, lambda: _export(_parser().parse_args(argv)))
-
-
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog=PROG, description="Write a trained model, in float32, for other programs.")
     parser.epilog = EPILOG
@@ -126,6 +121,8 @@ def write_model(
     atomic_write(path, torch_module.to_program(module, words, steps=steps or 1))
     return steps or 1
 
+
+main = cli.command(PROG, _parser, _export)
 
 if __name__ == "__main__":
     sys.exit(main())

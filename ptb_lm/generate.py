@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ptb_lm.common import cli, streams
@@ -12,11 +12,6 @@ if TYPE_CHECKING:
     from ptb_lm.data.preparation import Treatment
 
 PROG = cli.command_name("generate")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    return cli.run(PROG, lambda: _generate(_parser().parse_args(argv)))
 
 
 def _parser() -> cli.Parser:
@@ -101,6 +96,8 @@ def _print(prompt: str, words: Iterable[str], treatment: "Treatment") -> None:
     if piece != "\n":
         print(flush=True)
 
+
+main = cli.command(PROG, _parser, _generate)
 
 if __name__ == "__main__":
     sys.exit(main())

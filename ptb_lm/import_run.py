@@ -3,17 +3,11 @@
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from ptb_lm.common import cli
 
 PROG = cli.command_name("import")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    return cli.run(PROG, lambda: _import(_parser().parse_args(argv)))
 
 
 def _parser() -> cli.Parser:
@@ -57,6 +51,8 @@ def _import(arguments: argparse.Namespace) -> int:
     )
     return 0
 
+
+main = cli.command(PROG, _parser, _import)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,7 +3,6 @@
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from ptb_lm.common import cli, streams
@@ -12,11 +11,6 @@ from ptb_lm.inference import loading
 
 PROG = cli.command_name("neighbours")
 WORDS, METHOD = 300, "tsne"  # of a map
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    return cli.run(PROG, lambda: _neighbours(_parser().parse_args(argv)))
 
 
 def _parser() -> cli.Parser:
@@ -73,6 +67,8 @@ def _neighbours(arguments: argparse.Namespace) -> int:
         streams.tell(f"{PROG}: tensorboard --logdir {shlex.quote(str(folder))} shows the words")
     return 0
 
+
+main = cli.command(PROG, _parser, _neighbours)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
 
 from ptb_lm.common import cli, signals
 from ptb_lm.common.errors import UserError
@@ -11,11 +10,6 @@ from ptb_lm.inference import loading
 PROG = cli.command_name("play")
 PORT = 8000
 LAST_PORT = 65535
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    return cli.run(PROG, lambda: _play(_parser().parse_args(argv)))
 
 
 def _parser() -> cli.Parser:
@@ -51,6 +45,8 @@ def _play(arguments: argparse.Namespace) -> int:
                 raise
     return 0
 
+
+main = cli.command(PROG, _parser, _play)
 
 if __name__ == "__main__":
     sys.exit(main())

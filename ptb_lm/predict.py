@@ -2,17 +2,11 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
 
 from ptb_lm.common import cli, streams
 from ptb_lm.inference import loading
 
 PROG = cli.command_name("predict")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    return cli.run(PROG, lambda: _predict(_parser().parse_args(argv)))
 
 
 def _parser() -> cli.Parser:
@@ -41,6 +35,8 @@ def _predict(arguments: argparse.Namespace) -> int:
         print(f"{probability:.6f}\t{streams.escape_for(word)}")
     return 0
 
+
+main = cli.command(PROG, _parser, _predict)
 
 if __name__ == "__main__":
     sys.exit(main())

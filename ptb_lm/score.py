@@ -3,7 +3,7 @@
 import argparse
 import io
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from ptb_lm.common import cli, streams
@@ -20,11 +20,6 @@ READ = {
     True: f"the sentences were read as one text, as {cli.command_name('evaluate')} --text FILE reads them; "
     "without --carry-state each is read by itself",
 }
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    return cli.run(PROG, lambda: _score(_parser().parse_args(argv)))
 
 
 def _parser() -> cli.Parser:
@@ -119,6 +114,8 @@ def _finite(value: str) -> float:
         raise argparse.ArgumentTypeError(f"must be a number, not {value!r}")
     return number
 
+
+main = cli.command(PROG, _parser, _score)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -183,6 +183,24 @@ def progress_bar(total: int, description: str, *, initial: int = 0) -> "tqdm":
     )
 
 
+def command(
+    name: str, make_parser: Callable[[], Parser], body: Callable[[argparse.Namespace], int]
+) -> Callable[..., int]:
+    """Return the `main` of a command.
+
+    Args:
+        name: The command as the user types it.
+        make_parser: Function that returns the parser of its flags.
+        body: The command; takes the flags, and returns the exit status.
+    """
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        """Run the command; return its exit status."""
+        return run(name, lambda: body(make_parser().parse_args(argv)))
+
+    return main
+
+
 def run(name: str, body: Callable[[], int]) -> int:
     """Run a command's body and turn the errors a user may meet into one sentence and an exit status.
 

@@ -124,15 +124,20 @@ def load_with_its_words(run: RunConfig, vocabulary: Vocabulary, *, moved_to: str
     return data
 
 
+def known_digest(run: RunConfig) -> str | None:
+    """Return the digest of a run's text and words, as far as config.json tells; None if it does not."""
+    if run.source:
+        return run.source.sha256
+    # With the words of another run, Penn Treebank has another digest.
+    return corpus.PENN_TREEBANK_SHA256 if run.data == PTB and run.init_from is None else None
+
+
 def difference(run: RunConfig, data: Corpus) -> str | None:
     """Return a sentence if a text is not the one that config.json names; None if it is, or nothing tells."""
+    if known_digest(run) in (None, data.sha256):
+        return None
     if run.source is None:
-        # With the words of another run, Penn Treebank has another digest.
-        if run.data == PTB and run.init_from is None and data.sha256 != corpus.PENN_TREEBANK_SHA256:
-            return "the text is not Penn Treebank, which the run's config.json names"
-        return None
-    if run.source.sha256 == data.sha256:
-        return None
+        return "the text is not Penn Treebank, which the run's config.json names"
     return (
         f"the text differs from the one that the run was trained on, {run.source.path}: its SHA-256 is "
         f"{data.sha256[:12]}…, not {run.source.sha256[:12]}…"

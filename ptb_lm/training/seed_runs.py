@@ -9,8 +9,8 @@ from typing import Any
 
 from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.corpus import PENN_TREEBANK_SHA256, Corpus
-from ptb_lm.data.preparation import PTB, effective_settings
+from ptb_lm.data.corpus import Corpus
+from ptb_lm.data.preparation import effective_settings
 from ptb_lm.model import parameters
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import HYPERPARAMETERS
@@ -190,7 +190,7 @@ def differences(there: RunConfig, here: RunConfig) -> list[str]:
         if value != others[name][0]
     ]
     # Prepared otherwise, or with another vocabulary, any text has another digest.
-    if not words and not _same_text(there, here):
+    if not words and _identity(there) != _identity(here):
         words = [f"data {_describe_text(there)} there, {_describe_text(here)} here"]
     return [*found, *words]
 
@@ -205,19 +205,9 @@ def _origins(run: RunConfig) -> dict[str, tuple[Any, str]]:
     return {**origins, "init_from": ((start.weights_sha256, start.new_words), text)}
 
 
-def _same_text(there: RunConfig, here: RunConfig) -> bool:
-    digest, other_digest = _digest(there), _digest(here)
-    if digest and other_digest:
-        return digest == other_digest
-    # A synthetic corpus has no digest, nor has ptb with another run's words.
-    return there.data == here.data and (here.data != PTB or there.source == here.source)
-
-
-def _digest(run: RunConfig) -> str | None:
-    if run.source:
-        return run.source.sha256
-    # With another run's words it would be another.
-    return PENN_TREEBANK_SHA256 if run.data == PTB and run.init_from is None else None
+def _identity(run: RunConfig) -> str:
+    """Return the digest of a run's text, or its name where no other text has that."""
+    return run_data.known_digest(run) or run.data
 
 
 def _describe_text(run: RunConfig) -> str:
