@@ -34,16 +34,8 @@ RARE_FLAGS = (
     *("layer_sizes", "mogrifier_rounds", "mogrifier_rank", "layer_init_scale"),
     *("input_keep_prob", "between_keep_prob", "output_keep_prob", "vary_num_steps"),
     *("activation_penalty", "slowness_penalty", "weight_decay", "average_after_stall"),
-    *(
-        "batch_size_per_device",
-        "extend_vocabulary",
-        "jobs",
-        "overwrite",
-        "log_interval",
-        "execution",
-        "unroll",
-    ),
-    "reduce_precision",
+    *("batch_size_per_device", "extend_vocabulary", "jobs", "overwrite", "log_interval"),
+    *("execution", "unroll", "reduce_precision"),
 )
 
 

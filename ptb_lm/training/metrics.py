@@ -206,12 +206,7 @@ def point(before: Progress, now: Progress, *, tokens: int, rate: float) -> dict[
 
 
 def scalars(values: JsonObject, tags: Mapping[str, str]) -> dict[str, float]:
-    """Return TensorBoard's values of an epoch's row or of a result, by tag.
-
-    Args:
-        values: Row or result.
-        tags: EPOCH_SCALARS or RESULT_SCALARS.
-    """
+    """Return TensorBoard's values of a row by EPOCH_SCALARS, or of a result by RESULT_SCALARS."""
     return {tag: values[name] for tag, name in tags.items() if name in values}
 
 

@@ -178,7 +178,7 @@ def test_a_seed_that_diverges_does_not_stop_the_others(
 
     def finish_or_diverge(self: trainer.Trainer) -> dict[str, object]:
         if self.run.choice.seed == 1:
-            raise divergence_error(self.directory, "in a test")
+            raise divergence_error(self.directory, self.config, "in a test")
         return whole(self)
 
     monkeypatch.setattr(trainer.Trainer, "_finish_epoch", finish_or_diverge)
