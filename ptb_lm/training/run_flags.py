@@ -88,11 +88,6 @@ def with_given(config: Config, given: Mapping[str, Any]) -> Config:
             f"--optimizer {changed.optimizer} needs a --learning-rate: {config.learning_rate:g} is that of "
             f"{config.optimizer}"
         )
-    if changed.vary_num_steps and changed.num_steps < LEAST_VARIED_STEPS:
-        raise UserError(
-            f"--vary-num-steps draws lengths of at least {LEAST_VARIED_STEPS // 2}, around --num-steps and "
-            f"around half of it: give --num-steps at least {LEAST_VARIED_STEPS}, not {changed.num_steps}"
-        )
     if "keep_prob" in given and all(getattr(changed, name) for name in PLACES_OF_DROPOUT):
         raise UserError(f"--keep-prob would change nothing with {flag_list(PLACES_OF_DROPOUT)}")
     for field, (value, flags) in EFFECTIVE_WITH.items():
@@ -101,6 +96,11 @@ def with_given(config: Config, given: Mapping[str, Any]) -> Config:
             raise UserError(
                 f"{flag_list(idle)} would change nothing with {flag_name(field)} {getattr(changed, field)}"
             )
+    if changed.vary_num_steps and changed.num_steps < LEAST_VARIED_STEPS:
+        raise UserError(
+            f"--vary-num-steps draws lengths of at least {LEAST_VARIED_STEPS // 2}, around --num-steps and "
+            f"around half of it: give --num-steps at least {LEAST_VARIED_STEPS}, not {changed.num_steps}"
+        )
     return changed
 
 

@@ -9,7 +9,6 @@ import runs
 from ptb_lm import evaluate, train
 from ptb_lm.comparison import runs as comparison_runs
 from ptb_lm.data import corpus
-from ptb_lm.training import seed_runs
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -32,7 +31,7 @@ def folder(small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def renamed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same, but Penn Treebank is this text."""
-    for module in (corpus, comparison_runs, seed_runs):
+    for module in (corpus, comparison_runs):
         monkeypatch.setattr(module, "PENN_TREEBANK_SHA256", corpus.load(folder).sha256)
     return folder
 
