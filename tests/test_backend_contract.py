@@ -199,7 +199,7 @@ def test_twenty_training_steps_equal_the_reference(
                 array, then.weights[name], rtol=0, atol=10 * bound, err_msg=f"step {step}, {name}"
             )
         carried = built.export_training_state(state)
-        for name, array in zip(cells.get(cell).state_names, then.state, strict=True):
+        for name, array in zip(cells.get(cell).state_names, zip(*then.state, strict=True), strict=True):
             np.testing.assert_allclose(carried[name], array, rtol=0, atol=10 * bound, err_msg=f"step {step}")
 
 
@@ -318,7 +318,7 @@ def test_every_word_s_log_probability_equals_the_reference(
             second, log_p_BV = built.next_words(x_BT, state)
             np.testing.assert_allclose(log_p_BV, expected_BTV[:, -1], **bound)
             for carried in (built.export_training_state(first), built.export_training_state(second)):
-                for name, array in zip(cells.get(cell).state_names, after, strict=True):
+                for name, array in zip(cells.get(cell).state_names, zip(*after, strict=True), strict=True):
                     np.testing.assert_allclose(carried[name], array, **bound)
             state, expected_state = first, after
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.model import reference_updates
 from ptb_lm.model.cells.cell import Array
-from ptb_lm.model.reference import log_softmax, stack_backward, stack_forward, stack_zero_state
+from ptb_lm.model.reference import log_softmax, stack_backward, stack_forward, zero_state
 from ptb_lm.model.reference_updates import EPSILON, AdamState
 from sequence_classifier import Batch, ClassifierConfig, check_labels
 
@@ -28,7 +28,7 @@ def predict(
     lengths_B: NDArray[np.integer] | None = None,
 ) -> Array:
     """Return the log-probabilities: [B, C], or [B, T, C] for CTC; in the padding, those of a zero output."""
-    zero = stack_zero_state(weights, len(x_BTI))
+    zero = zero_state(weights, len(x_BTI))
     output_TBK, _, _ = stack_forward(weights, x_BTI.swapaxes(0, 1), zero, lengths_B=lengths_B)
     index = _output_index(config, output_TBK, _fill_lengths(x_BTI, lengths_B))
     log_p = log_softmax(_dense(weights, output_TBK[index]))
@@ -63,7 +63,7 @@ def loss_and_gradients(
     lengths_B = _fill_lengths(x_BTI, batch.lengths_B)
 
     # Forward.
-    zero = stack_zero_state(weights, len(x_BTI))
+    zero = zero_state(weights, len(x_BTI))
     output_TBK, _, tape = stack_forward(
         weights, x_BTI.swapaxes(0, 1), zero, lengths_B=batch.lengths_B, masks=masks
     )

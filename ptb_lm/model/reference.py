@@ -17,16 +17,14 @@ from numpy.typing import NDArray
 from ptb_lm.model import parameters
 from ptb_lm.model.cells.cell import Array, Cell, LayerState
 
-# One sequence for each array that the cell carries, which holds that of each layer: the h_BH of all layers,
-# then, for the LSTM, the c_BH of all layers.
-State = Sequence[Sequence[Array]]
-# The carried state of layer 0 forward, layer 0 reverse (if there is one), layer 1 forward ...
-StackState = Sequence[LayerState]
+State = Sequence[LayerState]  # of layer 0 forward, layer 0 reverse (if there is one), layer 1 forward ...
 
 
 def zero_state(weights: Mapping[str, Array], batch: int) -> State:
-    """Return the language model's zero state for a batch."""
-    return _by_kind(stack_zero_state(weights, batch))
+    """Return the zero state of the layers for a batch."""
+    carried = parameters.cell_of(weights).state_names
+    kernels = [weights[prefix + "recurrent_kernel"] for layer in _layers(weights) for prefix in layer]
+    return [tuple(np.zeros((batch, len(kernel)), kernel.dtype) for _ in carried) for kernel in kernels]
 
 
 def log_probabilities(
@@ -40,10 +38,9 @@ def log_probabilities(
         state: The state before the window.
     """
     kernel_HV = weights["softmax.kernel"] if "softmax.kernel" in weights else weights["embedding"].T
-    before = list(zip(*state, strict=True))
-    output_TBH, after, _ = stack_forward(weights, weights["embedding"][x_BT.T], before)
+    output_TBH, after, _ = stack_forward(weights, weights["embedding"][x_BT.T], state)
     log_p_TBV = log_softmax(output_TBH @ kernel_HV + weights["softmax.bias"])
-    return log_p_TBV.swapaxes(0, 1), _by_kind(after)
+    return log_p_TBV.swapaxes(0, 1), after
 
 
 def loss_and_gradients(
@@ -89,10 +86,9 @@ def loss_and_gradients(
     kernel_HV = weights["embedding"].T if tied else weights["softmax.kernel"]
 
     # Forward.
-    before = list(zip(*state, strict=True))
     top_mask = 1.0 if masks is None else masks[-1]
     inner_masks = None if masks is None else [*masks[:-1], np.ones_like(masks[-1])]
-    raw_TBH, after, tape = stack_forward(dropped, dropped["embedding"][x_TB], before, masks=inner_masks)
+    raw_TBH, after, tape = stack_forward(dropped, dropped["embedding"][x_TB], state, masks=inner_masks)
     output_TBH: Array = raw_TBH * top_mask
     log_p_TBV = log_softmax(output_TBH @ kernel_HV + weights["softmax.bias"])
     log_p_TB1 = np.take_along_axis(log_p_TBV, y_TB1, axis=-1)
@@ -121,20 +117,13 @@ def loss_and_gradients(
         gradients["embedding"] += d_kernel_HV.T
     else:
         gradients["softmax.kernel"] = d_kernel_HV
-    return loss, gradients, _by_kind(after)
+    return loss, gradients, after
 
 
 def log_softmax(logits: Array) -> Array:
     """Return the log-probabilities along the last axis, in nats."""
     logits = logits - logits.max(axis=-1, keepdims=True)
     return np.asarray(logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)), logits.dtype)
-
-
-def stack_zero_state(weights: Mapping[str, Array], batch: int) -> StackState:
-    """Return a stack's zero state for a batch."""
-    carried = parameters.cell_of(weights).state_names
-    kernels = [weights[prefix + "recurrent_kernel"] for layer in _layers(weights) for prefix in layer]
-    return [tuple(np.zeros((batch, len(kernel)), kernel.dtype) for _ in carried) for kernel in kernels]
 
 
 class Tape(NamedTuple):
@@ -148,11 +137,11 @@ class Tape(NamedTuple):
 def stack_forward(
     weights: Mapping[str, Array],
     x_TBI: Array,
-    state: StackState,
+    state: State,
     *,
     lengths_B: NDArray[np.integer] | None = None,
     masks: Sequence[Array] | None = None,
-) -> tuple[Array, StackState, Tape]:
+) -> tuple[Array, State, Tape]:
     """Run a stack of recurrent layers over sequences.
 
     Args:
@@ -200,8 +189,8 @@ def stack_forward(
 
 
 def stack_backward(
-    weights: Mapping[str, Array], tape: Tape, d_output_TBK: Array, d_state: StackState | None = None
-) -> tuple[Array, dict[str, Array], StackState]:
+    weights: Mapping[str, Array], tape: Tape, d_output_TBK: Array, d_state: State | None = None
+) -> tuple[Array, dict[str, Array], State]:
     """Take the gradient of some loss back through stack_forward.
 
     Args:
@@ -216,7 +205,7 @@ def stack_backward(
     """
     cell, layers = parameters.cell_of(weights), _layers(weights)
     valid_TB1, masks, tapes = tape
-    d_before = list(stack_zero_state(weights, d_output_TBK.shape[1]) if d_state is None else d_state)
+    d_before = list(zero_state(weights, d_output_TBK.shape[1]) if d_state is None else d_state)
     gradients = dict[str, Array]()
     d_valid_TBK: Array = np.where(valid_TB1, d_output_TBK, 0)
     for layer in reversed(range(len(layers))):
@@ -306,7 +295,3 @@ def _layer_backward(
 def _where(valid_B1: NDArray[np.bool_], there: Sequence[Array], elsewhere: Sequence[Array]) -> LayerState:
     """Return a state's arrays: the first ones where a row's step is valid, else the others."""
     return tuple(np.where(valid_B1, *both) for both in zip(there, elsewhere, strict=True))
-
-
-def _by_kind(state: StackState) -> State:
-    return list(zip(*state, strict=True))

@@ -12,7 +12,7 @@ from support import assert_gradients, numeric_gradient
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import reference_updates
-from ptb_lm.model.reference import log_softmax, stack_forward, stack_zero_state
+from ptb_lm.model.reference import log_softmax, stack_forward, zero_state
 
 STEPS, BATCH, CLASSES = 6, 3, 5
 LENGTHS = np.array([5, 6, 3], np.int32)
@@ -62,7 +62,7 @@ def test_cross_entropy_reads_the_top_layers_final_state(
 ) -> None:
     config, weights, batch = example("cross_entropy", bidirectional, lengths)
     _, after, _ = stack_forward(
-        weights, batch.x_BTI.swapaxes(0, 1), stack_zero_state(weights, BATCH), lengths_B=lengths
+        weights, batch.x_BTI.swapaxes(0, 1), zero_state(weights, BATCH), lengths_B=lengths
     )
     final_BK = np.concatenate([h_BH for h_BH, _ in after][-2 if bidirectional else -1 :], axis=-1)
     p_BC = np.exp(final_BK @ weights["dense.kernel"] + weights["dense.bias"])
@@ -80,7 +80,7 @@ def test_cross_entropy_reads_the_top_layers_final_state(
 def test_ctc_reads_every_valid_step(bidirectional: bool, lengths: np.ndarray | None) -> None:
     config, weights, batch = example("ctc", bidirectional, lengths)
     output_TBK, *_ = stack_forward(
-        weights, batch.x_BTI.swapaxes(0, 1), stack_zero_state(weights, BATCH), lengths_B=lengths
+        weights, batch.x_BTI.swapaxes(0, 1), zero_state(weights, BATCH), lengths_B=lengths
     )
     p_TBC = np.exp(output_TBK @ weights["dense.kernel"] + weights["dense.bias"])
     p_TBC /= p_TBC.sum(axis=-1, keepdims=True)

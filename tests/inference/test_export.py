@@ -61,9 +61,9 @@ def reference_outputs(
     """By the NumPy reference, in float64: log-probabilities, then h and c after of each layer's own units."""
     weights, _ = tensors.load(run / "weights.safetensors")
     weights = {name: array.astype(np.float64) for name, array in weights.items()}
-    state: Any = [own_units(weights, state_LBH.astype(np.float64)) for state_LBH in (h_LBH, c_LBH)]
-    log_p_BTV, after = reference.log_probabilities(weights, words_BT, state)
-    return [log_p_BTV, *after[0], *after[1]]
+    h, c = (own_units(weights, state_LBH.astype(np.float64)) for state_LBH in (h_LBH, c_LBH))
+    log_p_BTV, after = reference.log_probabilities(weights, words_BT, list(zip(h, c, strict=True)))
+    return [log_p_BTV, *(h_BH for h_BH, _ in after), *(c_BH for _, c_BH in after)]
 
 
 def own_units(weights: Mapping[str, np.ndarray], state_LBH: np.ndarray) -> list[np.ndarray]:

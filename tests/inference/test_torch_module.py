@@ -35,7 +35,7 @@ def test_it_computes_what_the_reference_does(changes: dict[str, object], tiny_co
         log_p_BT = np.take_along_axis(log_p_BTV, y_BT[..., None].astype(np.int64), axis=-1)
         loss, _, expected_state = reference.loss_and_gradients(weights, x_BT, y_BT, expected_state)
         assert -log_p_BT.sum() / 3 == pytest.approx(loss, rel=1e-12)
-        for tensor, arrays in zip(state, expected_state, strict=True):
+        for tensor, arrays in zip(state, zip(*expected_state, strict=True), strict=True):
             widest = tensor.shape[2]
             expected = [np.pad(array, ((0, 0), (0, widest - array.shape[1]))) for array in arrays]
             np.testing.assert_allclose(tensor.detach().numpy(), expected, rtol=0, atol=1e-13)

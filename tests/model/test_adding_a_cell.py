@@ -64,7 +64,7 @@ def test_its_gradients_equal_finite_differences(config: Config) -> None:
     weights = random_weights(config, VOCABULARY, seed=1)
     ((x_BT, y_BT),) = random_windows(config, VOCABULARY, 1, seed=2)
     rng = np.random.default_rng(3)
-    state = [[rng.uniform(-1, 1, (3, 7)) for _ in range(2)]]
+    state = [(rng.uniform(-1, 1, (3, 7)),) for _ in range(2)]
     _, gradients, _ = reference.loss_and_gradients(weights, x_BT, y_BT, state)
 
     def loss() -> float:

@@ -49,7 +49,8 @@ def test_gradients_equal_finite_differences(sizes: tuple[int, ...], what: str) -
         "softmax.bias": (VOCABULARY,),
     }
     weights = {name: rng.uniform(-0.5, 0.5, shape) for name, shape in shapes.items()}
-    state = tuple([rng.uniform(-1, 1, (batch, hidden)) for hidden in sizes[1:]] for _ in "hc")
+    by_kind = [[rng.uniform(-1, 1, (batch, hidden)) for hidden in sizes[1:]] for _ in "hc"]
+    state = list(zip(*by_kind, strict=True))
     words = rng.integers(VOCABULARY, size=(batch, steps + 1))
     masks: dict[str, Any] = {"masks": None, "weight_masks": None}
     for kind, length in (("masks of steps", steps), ("masks of a window", 1)):
@@ -82,7 +83,8 @@ def test_the_penalties_gradients_equal_finite_differences(masked: bool, steps: i
         "softmax.bias": (VOCABULARY,),
     }
     weights = {name: rng.uniform(-0.5, 0.5, shape) for name, shape in shapes.items()}
-    state = tuple([rng.uniform(-1, 1, (batch, hidden)) for hidden in sizes[1:]] for _ in "hc")
+    by_kind = [[rng.uniform(-1, 1, (batch, hidden)) for hidden in sizes[1:]] for _ in "hc"]
+    state = list(zip(*by_kind, strict=True))
     words = rng.integers(VOCABULARY, size=(batch, steps + 1))
     masks = [rng.integers(2, size=(steps, batch, width)) / 0.5 for width in sizes] if masked else None
 
@@ -92,9 +94,9 @@ def test_the_penalties_gradients_equal_finite_differences(masked: bool, steps: i
         )
 
     def penalised_loss() -> float:
-        before, x_TBE = list(zip(*state, strict=True)), weights["embedding"][words[:, :-1].T]
+        x_TBE = weights["embedding"][words[:, :-1].T]
         inner = None if masks is None else [*masks[:-1], np.ones(masks[-1].shape)]
-        raw_TBH, _, _ = reference.stack_forward(weights, x_TBE, before, masks=inner)
+        raw_TBH, _, _ = reference.stack_forward(weights, x_TBE, state, masks=inner)
         output_TBH = raw_TBH if masks is None else raw_TBH * masks[-1]
         changes = [np.square(after - one).mean() for one, after in itertools.pairwise(raw_TBH)]
         slowness = sum(changes) / len(changes) if changes else 0.0
@@ -138,13 +140,13 @@ def test_one_unit_by_hand() -> None:
     h = math.tanh(c) / (1 + math.exp(-o))
     logits = (h + 0.1, -h + 0.2)
     expected = math.log(sum(math.exp(logit) for logit in logits)) - logits[0]
-    state = (np.full((1, 1, 1), 0.3), np.full((1, 1, 1), -0.4))
-    loss, _, (h_after, c_after) = reference.loss_and_gradients(
+    state = [(np.array([[0.3]]), np.array([[-0.4]]))]
+    loss, _, ((h_after, c_after),) = reference.loss_and_gradients(
         weights, np.array([[1]]), np.array([[0]]), state
     )
     assert loss == pytest.approx(expected, rel=1e-14)
-    assert h_after[0].item() == pytest.approx(h, rel=1e-14)
-    assert c_after[0].item() == pytest.approx(c, rel=1e-14)
+    assert h_after.item() == pytest.approx(h, rel=1e-14)
+    assert c_after.item() == pytest.approx(c, rel=1e-14)
 
 
 def test_the_loss_is_summed_over_time_and_averaged_over_the_batch(tiny_config: Config) -> None:

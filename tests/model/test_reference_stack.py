@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ptb_lm.model import cells, parameters
 from ptb_lm.model.cells import CELLS, LSTM
-from ptb_lm.model.reference import stack_backward, stack_forward, stack_zero_state
+from ptb_lm.model.reference import stack_backward, stack_forward, zero_state
 
 STEPS, BATCH, FEATURES = 6, 3, 4
 LENGTHS = np.array([4, 6, 1])
@@ -203,7 +203,7 @@ def test_single_precision_stays_single(cell: str, bidirectional: bool) -> None:
     example = Example((3, 2), bidirectional=bidirectional, cell=cell)
     weights = {name: array.astype(np.float32) for name, array in example.weights.items()}
     x_TBI, d_output_TBK = (array.astype(np.float32) for array in (example.x_TBI, example.d_output_TBK))
-    state = stack_zero_state(weights, BATCH)
+    state = zero_state(weights, BATCH)
     output_TBK, after, tape = stack_forward(weights, x_TBI, state, lengths_B=LENGTHS)
     d_x_TBI, gradients, d_before = stack_backward(weights, tape, d_output_TBK)
     for array in (output_TBK, d_x_TBI, *flat(after), *flat(d_before), *gradients.values()):

@@ -165,7 +165,7 @@ class Losses:
         for _ in range(WINDOWS):
             dropped = {name: weights[name] * _drawn_mask(each, rng) for name, each in place.weights.items()}
             x_TBE = (weights | dropped)["embedding"][x_BT.T]
-            zero = reference.stack_zero_state(weights, batch)
+            zero = reference.zero_state(weights, batch)
             masks = [_drawn_mask(each, rng) for each in place.units] or None
             output_TBH, _, _ = reference.stack_forward(weights | dropped, x_TBE, zero, masks=masks)
             losses.append(self._row_losses(weights, output_TBH, y_BT))

@@ -94,7 +94,7 @@ def test_a_step_is_that_of_the_published_formulas(max_grad_norm: float) -> None:
     config = AWD.replace(max_grad_norm=max_grad_norm)
     weights = random_weights(config, VOCABULARY, seed=1)
     loop = build(config, weights)
-    state, numpy_state = loop.zero_state(ROWS), reference.stack_zero_state(weights, ROWS)
+    state, numpy_state = loop.zero_state(ROWS), reference.zero_state(weights, ROWS)
     for window in windows(3):
         steps = window[0].shape[1]
         masks = scaled(config, loop.next_masks(ROWS, steps), steps)
