@@ -8,13 +8,13 @@ SMALL = Config()
 _MEDIUM = SMALL.replace(
     hidden_size=650, num_steps=35, epochs=39, decay_after=6, lr_decay=0.8, keep_prob=0.5, init_scale=0.05
 )
-# Masks that hold for a window go over recurrent weights and words too, which a fresh mask a step leaves
-# alone; each place then drops less. A published run of 2 x 650 units drops so (supernnova/SuperNNova,
-# scripts/mc_dropout, commit 0b37e18; keep 0.65, recurrent 0.8) and ends at test 78.26. So does a run of ours
-# with its keep probabilities and bound, but another initial range, other epochs at the full rate, another
-# decay and the average (medium-bf16-cudnn-cpu in results/runs.csv). Bound and schedule here are our own: with
-# the published bound of 10 the first steps are so large that some seeds lose an epoch and more, and a rate
-# that decays as early as in that run leaves the average nothing to gain.
+# Each mask holds for a window. Recurrent weights and words are dropped as well, so fewer units are. A
+# published run of 2 x 650 units has these keep probabilities (supernnova/SuperNNova, scripts/mc_dropout,
+# commit 0b37e18) and ends at test 78.26. A run of ours with its keep probabilities and its bound on the
+# gradient ends there, too (medium-bf16-cudnn-cpu in results/runs.csv); its initial range, schedule and
+# average are others. Bound and schedule here are our own. With the published bound of 10 the first steps are
+# so large that some seeds lose an epoch or more. And if the rate decays as early as in that run, an average
+# gains nothing.
 _SHORT_MEDIUM = _MEDIUM.replace(
     variational=True,
     keep_prob=0.65,
@@ -24,13 +24,15 @@ _SHORT_MEDIUM = _MEDIUM.replace(
     lr_decay=0.78,
     average_epochs=1.0,
 )
-# Validation chose from these runs (results/notes.md): as above, 30 epochs, four runs: 80.60 to 81.47. With
-# the keep probabilities below, 30 epochs, three runs: 80.65 to 80.71. With the decay below as well, 39
-# epochs, seed 1: 79.51. Keep 0.55, recurrent 0.65, decay after 26, 39 epochs, seed 1: 80.19. Two more seeds
-# of the choice then had 79.33 and 79.42.
+# Chosen by validation perplexity, from these runs (results/notes.md):
+#   as above, 30 epochs, four runs: 80.60 to 81.47
+#   with the keep probabilities below, 30 epochs, three runs: 80.65 to 80.71
+#   with the decay below as well, 39 epochs, seed 1: 79.51
+#   keep 0.55, recurrent 0.65, decay after 26, 39 epochs, seed 1: 80.19
+# Two more seeds of the third then had 79.33 and 79.42.
 _MEDIUM_BY_DEFAULT = _SHORT_MEDIUM.replace(keep_prob=0.6, recurrent_keep_prob=0.7, decay_after=24)
 
-# Each lists only its differences from another. test, small, medium and large are the tutorial's.
+# test, small, medium and large are the tutorial's.
 PRESETS: dict[str, Config] = {
     # The tutorial's configuration for trying out the program.
     "test": SMALL.replace(
@@ -53,8 +55,9 @@ PRESETS: dict[str, Config] = {
     # A tighter bound on the gradient lets so short a run use the full learning rate for an epoch.
     "demo": SMALL.replace(num_layers=1, hidden_size=128, epochs=4, decay_after=1, max_grad_norm=2.0),
     # AWD-LSTM, as it was published for Penn Treebank (Merity et al., 2018; salesforce/awd-lstm-lm, README and
-    # main.py). Its loss is a mean over the steps of a window and ours their sum, so that rate and bound are
-    # other numbers here. Its layers have two biases each, and both begin with random numbers.
+    # main.py). Its loss is the mean over the steps of a window, and ours is their sum. So its rate of 30 is
+    # divided by 70 here, and its bound of 0.25 multiplied. One thing differs: its layers have two biases
+    # each, which begin with random numbers.
     "awd": SMALL.replace(
         num_layers=3,
         hidden_size=1150,  # of all layers, where a flag gives their number
@@ -84,21 +87,23 @@ PRESETS: dict[str, Config] = {
 }
 
 # How the presets' architectures are trained. "tutorial": as above. "default": to a lower perplexity, where
-# there is evidence. That of small and medium is our own; that of large is published, and a full run of our
-# own is outstanding.
+# there is evidence: for small and medium runs of our own, for large a published run. No run of ours by the
+# default recipe of large has come to its end.
 RECIPES: dict[str, dict[str, Config]] = {
     "default": {
         **PRESETS,
-        # Without dropout it is best when the learning rate has been halved once or twice, and overfits then.
-        # There the average is worth 14 points of validation, and it changes nothing that is trained. Medium's
-        # kinds of dropout and its schedule are worth 2.6 more, and with a slower decay 7.0 (the ablation in
-        # results/tables.md). They are left out, so that small trains as the tutorial's does.
+        # Without dropout small is best when the learning rate has been halved once or twice, and then
+        # overfits. At its best the average is worth 14 points of validation perplexity, and it changes
+        # nothing that is trained. Medium's kinds of dropout and its schedule are worth 2.6 points more, and
+        # 7.0 with a slower decay (the ablation in results/tables.md). They are left out, so that small trains
+        # as the tutorial's does.
         "small": SMALL.replace(average_epochs=1.0),
         "medium": _MEDIUM_BY_DEFAULT,
         # Gal's own large model ends at test 75.2, valid 77.9 with these keep probabilities and schedule
-        # (yaringal/BayesianRNN, LM_code/main_new_dropout_SOTA_v3.lua, commit 316e28d; the tutorial reports
-        # 78.29, 82.62). It differs in this: it drops what enters the recurrence, not its weights, has
-        # masks of its own for each gate and for the words of each row, and a weight decay of 1e-7.
+        # (yaringal/BayesianRNN, LM_code/main_new_dropout_SOTA_v3.lua, commit 316e28d); the tutorial reports
+        # 78.29 and 82.62. That program differs in three things: it drops what enters the recurrence, not
+        # recurrent weights; each gate, and the words of each row, have masks of their own; and it has a
+        # weight decay of 1e-7.
         "large": PRESETS["large"].replace(
             variational=True,
             keep_prob=0.5,

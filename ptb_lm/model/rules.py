@@ -1,8 +1,8 @@
 """Rules for the model and the precision that a run takes by itself: a table of what was measured.
 
-RULES has the fastest first. A rule that rounds is here only if trained runs show that it costs no perplexity
-(results/runs.csv). What a rule covers beyond its measurements, it covers by reasoning: its comment has the
-reason, and the sentence that a user reads (fastest.py) names what was not measured.
+Of the rules that apply, the first in RULES is taken. A rule of half precision is here only if trained runs
+show that it costs no perplexity (results/runs.csv). Some rules cover more than was measured: their comment
+has the reason, and the sentence that a user reads (fastest.py) names what was not measured.
 """
 
 from collections.abc import Collection
@@ -14,7 +14,7 @@ from ptb_lm.model.config import Config
 
 # What a machine may have, as the function `examine` of a framework finds it.
 BFLOAT16 = "bfloat16"  # instructions for products in bfloat16: AVX512_BF16 or AMX
-KERNELS = "kernels"  # our own compiled kernels run a layer of float32
+KERNELS = "kernels"  # our own compiled kernels run a layer, in bfloat16 too if there is BFLOAT16
 HOPPER = "hopper"  # a GPU of compute capability 9.0, such as an H100
 FEATURES = (BFLOAT16, KERNELS, HOPPER)
 
@@ -119,8 +119,8 @@ _RUNS_IN_BFLOAT16 = (
 )
 
 RULES: tuple[Rule, ...] = (
-    # Beyond what was measured: in wider layers products are a larger part of a step, and they are what
-    # bfloat16 speeds up; more cores or processes share the same products, and send gradients in float32.
+    # Beyond what was measured: bfloat16 speeds up products, which are a larger part of a step in wider
+    # layers. More cores or processes share the same products. Processes send their gradients in float32.
     Rule(
         model="block_fused",
         precision="bf16",
@@ -137,10 +137,10 @@ RULES: tuple[Rule, ...] = (
         widest=650,
         variant="torch/cudnn@bf16",
         evidence=_IN_BFLOAT16,
-        runs=_RUNS_IN_BFLOAT16,  # of block_fused, which rounds at the same places
+        runs=_RUNS_IN_BFLOAT16,  # of block_fused, which rounds the same numbers
     ),
-    # cudnn is as fast within the intervals; the medians of most processors are block_fused's. With more cores
-    # or processes, both have the same products and wait for each other as often.
+    # cudnn is as fast, within the intervals; on most processors the median of block_fused is the better one.
+    # With more cores or processes both compute the same products, and both wait for others as often.
     Rule(
         model="block_fused",
         needs=frozenset({KERNELS}),
@@ -155,7 +155,7 @@ RULES: tuple[Rule, ...] = (
         variant="torch/cudnn",
         evidence=tuple((file, "small-gru") for file in _CELLS),
     ),
-    # In bfloat16 it is twice as fast, but no perplexity has been compared yet.
+    # Not in bfloat16, which is twice as fast: no perplexity in it has been compared with one in float32 yet.
     Rule(
         model="block_fused",
         cell="mogrifier_lstm",
@@ -164,7 +164,7 @@ RULES: tuple[Rule, ...] = (
         variant="torch/block_fused",
         evidence=tuple(("mogrifier-cpu", f"medium-mogrifier_lstm{rank}") for rank in ("", "-rank-84")),
     ),
-    # cuDNN's persistent kernel takes no more units and rows.
+    # The largest width and batch are those of cuDNN's persistent kernel.
     Rule(
         device="cuda",
         model="persistent",
