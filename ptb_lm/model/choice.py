@@ -168,7 +168,15 @@ class Choice:
         Raises:
             UserError: The framework is not installed.
         """
-        return _import_function(name, self.framework, self.framework_row)
+        module, _, attribute = name.partition(":")
+        try:
+            function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.startswith("ptb_lm"):
+                raise
+            hint = self.framework_row.install_hint
+            raise UserError(f"{self.framework} is not installed; {hint}") from None
+        return function
 
     def to_json(self) -> dict[str, Any]:
         """Return the choices by name, without the registry."""
@@ -183,19 +191,3 @@ def _row(registry: Mapping[str, Framework], framework: str) -> Framework:
     if framework not in registry:
         raise UserError(f"unknown framework {framework!r}; choose from {', '.join(registry)}")
     return registry[framework]
-
-
-def _import_function(name: str, framework: str, row: Framework) -> Callable[..., Any]:
-    """Return the function of a framework that "module:function" names.
-
-    Raises:
-        UserError: A module outside of this package is missing.
-    """
-    module, _, attribute = name.partition(":")
-    try:
-        function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("ptb_lm"):
-            raise
-        raise UserError(f"{framework} is not installed; {row.install_hint}") from None
-    return function

@@ -85,23 +85,21 @@ def choose(choice: Choice, config: Config, *, fixed: Collection[str], ranks: Ran
         UserError: The framework is not installed.
     """
     fixed = [name for name in OPEN if name in fixed]
+    is_open, processes = len(fixed) < len(OPEN), ranks.size * ranks.devices
+    if not is_open and ranks.size == 1:
+        return Taken(choice=choice)
     # A rank whose user chose both takes part: the ranks meet here, and are compared later.
-    is_open = len(fixed) < len(OPEN)
-    machine = _examine(choice, ranks) if is_open or ranks.size > 1 else None
+    machine = _examine(choice, ranks)
     if not is_open:
         return Taken(choice=choice)
-    processes = ranks.size * ranks.devices
-    about = [
-        rule
-        for rule in RULES
-        if machine and rule.applies(choice, config, machine, fixed=fixed, processes=processes)
-    ]
-    if about:
-        rule = about[0]
+    applying = (
+        rule for rule in RULES if rule.applies(choice, config, machine, fixed=fixed, processes=processes)
+    )
+    if rule := next(applying, None):
         choice = dataclasses.replace(choice, model=rule.model, precision=rule.precision)
         return Taken(choice=choice, reason=_explain(choice, config, machine, rule, fixed, processes))
     sole = choice.framework_row.gpu_precisions.get(choice.model)
-    if machine and machine.device == "cuda" and sole and "precision" not in fixed:
+    if machine.device == "cuda" and sole and "precision" not in fixed:
         reason = f"{choice.model}, as --model says, in {sole}, the one precision of its kernel"
         return Taken(choice=dataclasses.replace(choice, precision=sole), reason=reason)
     return Taken(choice=choice, reason=_explain_safe(choice, config, machine, fixed))
@@ -119,16 +117,16 @@ def is_slow(precision: str, choice: Choice) -> bool:
     Raises:
         UserError: The framework is not installed.
     """
-    machine = _examine(choice, SINGLE_PROCESS) if precision in ("bf16", "fp16") else None
-    if machine is None or machine.device != "cpu":
+    if precision not in ("bf16", "fp16"):
         return False
-    return precision == "fp16" or BFLOAT16 not in machine.features
+    machine = _examine(choice, SINGLE_PROCESS)
+    return machine.device == "cpu" and (precision == "fp16" or BFLOAT16 not in machine.features)
 
 
-def _examine(choice: Choice, ranks: Ranks) -> Machine | None:
-    """Return the machine, with the features that those of all processes have; None if nobody can tell."""
+def _examine(choice: Choice, ranks: Ranks) -> Machine:
+    """Return the machine, with the features that those of all processes have; without a device if unknown."""
     if not choice.framework_row.examine:
-        return None
+        return Machine(device="", name=choice.framework)
     machine: Machine = choice.import_function(choice.framework_row.examine)(choice.device)
     lacking = ranks.max_over_ranks([int(feature not in machine.features) for feature in FEATURES])
     common = {feature for feature, lacks in zip(FEATURES, lacking, strict=True) if not lacks}
@@ -138,13 +136,12 @@ def _examine(choice: Choice, ranks: Ranks) -> Machine | None:
 def _explain(
     choice: Choice,
     config: Config,
-    machine: Machine | None,
+    machine: Machine,
     rule: Rule,
     fixed: Collection[str],
     processes: int,
 ) -> str:
     """Return the sentence about a choice by a rule: what was measured, and how far this is from that."""
-    assert machine is not None, "a rule is about a machine"
     what, kind = _describe(choice, fixed)
     files = [*dict.fromkeys(file for file, _ in rule.evidence)]
     more = f" and {len(files) - 2} more" if len(files) > 2 else ""
@@ -166,14 +163,14 @@ def _explain(
     return f"{measured}; {flags} {classic}"
 
 
-def _explain_safe(choice: Choice, config: Config, machine: Machine | None, fixed: Collection[str]) -> str:
+def _explain_safe(choice: Choice, config: Config, machine: Machine, fixed: Collection[str]) -> str:
     """Return the sentence about a safe choice: what nothing was measured for, and what the user can try."""
     what, kind = _describe(choice, fixed)
     is_usual = choice.execution == choice.framework_row.executions[0]
     execution = "" if is_usual else f", --execution {choice.execution}"
     units = f"{max(config.hidden_sizes):,} units{execution}"
-    how = f"{choice.framework} {config.cell} of {units}, on {machine.name if machine else choice.framework}"
-    advice = ADVICE.get((choice.framework, machine.device)) if machine and "precision" not in fixed else None
+    how = f"{choice.framework} {config.cell} of {units}, on {machine.name}"
+    advice = ADVICE.get((choice.framework, machine.device)) if "precision" not in fixed else None
     advice = f"; {advice.format(bench=command_name('bench'))}" if advice else ""
     return f"{what}: the safe {kind}, because nothing faster was measured ({how}){advice}"
 
