@@ -16,18 +16,18 @@ from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.cells.cell import Cell
 
-LayerState = tuple[
-    tf.Tensor, ...
-]  # the carried tensors of a layer, each [B, H]; the first is h_BH, its output
+# The carried tensors of a layer, each [B, H]; the first is h_BH, its output.
+LayerState = tuple[tf.Tensor, ...]
 CellStep = Callable[[tf.Tensor, LayerState], LayerState]  # (x_BI, state) -> state
 TimedStep = Callable[[Any, tf.Tensor, LayerState], LayerState]  # (t, x_BI, state) -> state
 
 
 class Layer(ABC):
-    """One layer over a sequence.
+    """One layer over a sequence, with the parameters that its cell declares.
 
     Attributes:
-        variables: The variables to train.
+        weights: The variables to train, by the names of the cell's parameters.
+        variables: The same, in their order.
 
     Args:
         input_size: I.
@@ -38,9 +38,6 @@ class Layer(ABC):
             `run_over_time`.
     """
 
-    variables: list[tf.Variable]
-
-    @abstractmethod
     def __init__(
         self, input_size: int, hidden_size: int, cell: Cell, *, dtype: tf.DType, unroll: str
     ) -> None:
@@ -48,27 +45,38 @@ class Layer(ABC):
         self.hidden_size = hidden_size
         self.cell = cell
         self.unroll = unroll
+        self.weights = self.new_weights(dtype)
+        self.variables = list(self.weights.values())
 
     @classmethod
     def for_device(cls, *, gpu: bool) -> "type[Layer]":
         """Return the class that computes this on a GPU, or on a CPU."""
         return cls
 
-    @abstractmethod
+    def new_weights(self, dtype: tf.DType) -> dict[str, tf.Variable]:
+        """Return the variables by name, still to be loaded.
+
+        A class that names or lays them out in another way overrides the next three methods, too.
+        """
+        shapes = self.cell.shapes(self.input_size, self.hidden_size)
+        return {name: tf.Variable(tf.zeros(shape, dtype)) for name, shape in shapes.items()}
+
     def to_canonical(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
         """Return by their cell's names arrays that are given in the order and layout of `variables`.
 
         Args:
             arrays: The variables' values, or their gradients.
         """
+        return dict(zip(self.weights, arrays, strict=True))
 
-    @abstractmethod
     def recurrent_factors(self, mask_HG: tf.Tensor) -> list[tf.Tensor | None]:
         """Return a mask of the recurrent kernel [H, 4H] as a factor of each variable; None stands for 1."""
+        return [mask_HG if name == "recurrent_kernel" else None for name in self.weights]
 
-    @abstractmethod
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from arrays by their cell's names."""
+        for name, variable in self.weights.items():
+            variable.assign(canonical[name])
 
     @abstractmethod
     def __call__(
@@ -84,29 +92,8 @@ class Layer(ABC):
         """
 
 
-class CanonicalLayer(Layer):
-    """A layer with the parameters that its cell declares: `self.weights`, by the same names."""
-
-    def __init__(
-        self, input_size: int, hidden_size: int, cell: Cell, *, dtype: tf.DType, unroll: str
-    ) -> None:
-        super().__init__(input_size, hidden_size, cell, dtype=dtype, unroll=unroll)
-        shapes = cell.shapes(input_size, hidden_size)
-        self.weights = {name: tf.Variable(tf.zeros(shape, dtype)) for name, shape in shapes.items()}
-        self.variables = list(self.weights.values())
-
-    @override
-    def to_canonical(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
-        return dict(zip(self.weights, arrays, strict=True))
-
-    @override
-    def recurrent_factors(self, mask_HG: tf.Tensor) -> list[tf.Tensor | None]:
-        return [mask_HG if name == "recurrent_kernel" else None for name in self.weights]
-
-    @override
-    def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
-        for name, variable in self.weights.items():
-            variable.assign(canonical[name])
+class SteppedLayer(Layer):
+    """A layer that is a loop over time."""
 
     @abstractmethod
     def step(self, weights: Mapping[str, tf.Tensor], x_BI: tf.Tensor, state: Any) -> LayerState:

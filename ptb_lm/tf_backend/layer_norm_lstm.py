@@ -9,10 +9,10 @@ import tensorflow as tf
 from typing_extensions import override
 
 from ptb_lm.model.cells.layer_norm_lstm import EPSILON
-from ptb_lm.tf_backend.cells import CanonicalLayer, LayerState
+from ptb_lm.tf_backend.cells import LayerState, SteppedLayer
 
 
-class BasicLayer(CanonicalLayer):
+class BasicLayer(SteppedLayer):
     """Elementary operations."""
 
     @override

@@ -14,26 +14,26 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from ptb_lm.model.backend import Arrays
-from ptb_lm.model.cells.cell import Cell
 from ptb_lm.tf_backend.block_ops import block_cell, block_lstm
-from ptb_lm.tf_backend.cells import Layer, LayerState, run_over_time
+from ptb_lm.tf_backend.cells import Layer, LayerState, SteppedLayer
 
 
 class LSTMLayer(Layer):
     """An LSTM layer whose parameters lie as TensorFlow's operations want them.
 
-    That is the kernel above the recurrent kernel in one matrix, which multiplies [x, h].
+    That is a `weight`, the kernel above the recurrent kernel in one matrix, which multiplies [x, h], and a
+    `bias`.
     """
 
     GATES = (0, 1, 2, 3)  # the canonical gates in the operation's order; its own inverse
 
-    def __init__(
-        self, input_size: int, hidden_size: int, cell: Cell, *, dtype: tf.DType, unroll: str
-    ) -> None:
-        super().__init__(input_size, hidden_size, cell, dtype=dtype, unroll=unroll)
-        self.weight = tf.Variable(tf.zeros([input_size + hidden_size, 4 * hidden_size], dtype))
-        self.bias = tf.Variable(tf.zeros([4 * hidden_size], dtype))
-        self.variables = [self.weight, self.bias]
+    @override
+    def new_weights(self, dtype: tf.DType) -> dict[str, tf.Variable]:
+        shapes = {
+            "weight": [self.input_size + self.hidden_size, 4 * self.hidden_size],
+            "bias": [4 * self.hidden_size],
+        }
+        return {name: tf.Variable(tf.zeros(shape, dtype)) for name, shape in shapes.items()}
 
     @override
     def to_canonical(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
@@ -53,49 +53,35 @@ class LSTMLayer(Layer):
     @override
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
         weight = np.concatenate([canonical["kernel"], canonical["recurrent_kernel"]])
-        self.weight.assign(self._reorder(weight))
-        self.bias.assign(self._reorder(canonical["bias"]))
+        for variable, array in zip(self.variables, (weight, canonical["bias"]), strict=True):
+            variable.assign(self._reorder(array))
 
     def _reorder(self, array: NDArray[Any]) -> NDArray[Any]:
         gates = np.split(array, 4, axis=-1)
         return np.concatenate([gates[gate] for gate in self.GATES], axis=-1)
 
 
-class BasicLayer(LSTMLayer):
+class BasicLayer(LSTMLayer, SteppedLayer):
     """Gates written out of elementary operations."""
 
     @override
-    def __call__(
-        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
-    ) -> tuple[tf.Tensor, LayerState]:
-        # Read once, outside of any loop.
-        weight, bias = tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias)
-
-        def step(x_BI: tf.Tensor, state: LayerState) -> LayerState:
-            h_BH, c_BH = state
-            i, f, g, o = tf.split(tf.concat([x_BI, h_BH], 1) @ weight + bias, 4, axis=1)
-            c_BH = tf.sigmoid(f) * c_BH + tf.sigmoid(i) * tf.tanh(g)
-            return tf.sigmoid(o) * tf.tanh(c_BH), c_BH
-
-        return run_over_time(step, x_TBI, state, unroll=self.unroll, lengths_B=lengths_B)
+    def step(self, weights: Mapping[str, tf.Tensor], x_BI: tf.Tensor, state: LayerState) -> LayerState:
+        h_BH, c_BH = state
+        gates = tf.concat([x_BI, h_BH], 1) @ weights["weight"] + weights["bias"]
+        i, f, g, o = tf.split(gates, 4, axis=1)
+        c_BH = tf.sigmoid(f) * c_BH + tf.sigmoid(i) * tf.tanh(g)
+        return tf.sigmoid(o) * tf.tanh(c_BH), c_BH
 
 
-class BlockLayer(LSTMLayer):
+class BlockLayer(LSTMLayer, SteppedLayer):
     """LSTMBlockCell: one fused operation a time step."""
 
     GATES = (0, 2, 1, 3)
 
     @override
-    def __call__(
-        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
-    ) -> tuple[tf.Tensor, LayerState]:
-        weight, bias = tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias)
-
-        def step(x_BI: tf.Tensor, state: LayerState) -> LayerState:
-            h_BH, c_BH = state
-            return block_cell(x_BI, h_BH, c_BH, weight, bias)
-
-        return run_over_time(step, x_TBI, state, unroll=self.unroll, lengths_B=lengths_B)
+    def step(self, weights: Mapping[str, tf.Tensor], x_BI: tf.Tensor, state: LayerState) -> LayerState:
+        h_BH, c_BH = state
+        return block_cell(x_BI, h_BH, c_BH, weights["weight"], weights["bias"])
 
 
 class BlockFusedLayer(LSTMLayer):
@@ -105,10 +91,7 @@ class BlockFusedLayer(LSTMLayer):
     def __call__(
         self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, LayerState]:
-        h_BH, c_BH = state
-        h_TBH, c_TBH = block_lstm(
-            x_TBI, h_BH, c_BH, tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias)
-        )
+        h_TBH, c_TBH = block_lstm(x_TBI, *state, *map(tf.convert_to_tensor, self.variables))
         if lengths_B is None:
             return h_TBH, (h_TBH[-1], c_TBH[-1])
         last_B2 = tf.stack([lengths_B - 1, tf.range(tf.size(lengths_B))], 1)
@@ -129,10 +112,11 @@ class CudnnLayer(LSTMLayer):
     ) -> tuple[tf.Tensor, LayerState]:
         h_BH, c_BH = state
         steps, batch = tf.unstack(tf.shape(x_TBI)[:2])
-        kernel, recurrent_kernel = tf.split(self.weight, [self.input_size, self.hidden_size])
+        weight, bias = self.variables
+        kernel, recurrent_kernel = tf.split(weight, [self.input_size, self.hidden_size])
         # cuDNN keeps each gate's matrix transposed, and two biases where the canonical model has one. The
         # second stays zero: trained as well, the pair would move twice as fast under SGD as the one.
-        parts = [tf.transpose(kernel), tf.transpose(recurrent_kernel), self.bias, tf.zeros_like(self.bias)]
+        parts = [tf.transpose(kernel), tf.transpose(recurrent_kernel), bias, tf.zeros_like(bias)]
         after = tf.raw_ops.CudnnRNNV3(
             input=x_TBI,
             input_h=h_BH[None],
@@ -148,32 +132,17 @@ class CudnnLayer(LSTMLayer):
 class KerasLayer(Layer):
     """keras.layers.LSTM as its users write it: on a CPU, Keras's own loop over elementary operations."""
 
-    NAMES = ("kernel", "recurrent_kernel", "bias")
-
-    def __init__(
-        self, input_size: int, hidden_size: int, cell: Cell, *, dtype: tf.DType, unroll: str
-    ) -> None:
+    @override
+    def new_weights(self, dtype: tf.DType) -> dict[str, tf.Variable]:
         import keras  # here, because it takes seconds and no other layer needs it
 
-        super().__init__(input_size, hidden_size, cell, dtype=dtype, unroll=unroll)
         # Where there is a GPU, Keras would try cuDNN on the CPU too.
         self.lstm = keras.layers.LSTM(
-            hidden_size, return_sequences=True, return_state=True, use_cudnn=False, dtype=dtype.name
+            self.hidden_size, return_sequences=True, return_state=True, use_cudnn=False, dtype=dtype.name
         )
-        self.lstm.build((None, None, input_size))
-        self.variables = [variable.value for variable in self.lstm.trainable_variables]
-
-    @override
-    def to_canonical(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
-        return dict(zip(self.NAMES, arrays, strict=True))
-
-    @override
-    def recurrent_factors(self, mask_HG: tf.Tensor) -> list[tf.Tensor | None]:
-        return [None, mask_HG, None]
-
-    @override
-    def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
-        self.lstm.set_weights([canonical[name] for name in self.NAMES])
+        self.lstm.build((None, None, self.input_size))
+        variables = (variable.value for variable in self.lstm.trainable_variables)
+        return dict(zip(("kernel", "recurrent_kernel", "bias"), variables, strict=True))
 
     @override
     def __call__(
