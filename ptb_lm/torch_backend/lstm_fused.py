@@ -92,22 +92,12 @@ class FusedSequence(torch.autograd.Function):
             gates_PG = torch.addmm(bias, x_PI, kernel)
         h_all = h_BH.new_empty(batch + len(x_PI), hidden)
         h_all[:batch] = h_BH
-        tanh_c_PH = h_BH.new_empty(len(x_PI), hidden)
-        # Views are made for all steps at once: in a small layer, one at a time costs as much as the products.
-        (h_before, h_after), (c_before, c_after) = (split_steps(every, running) for every in (h_all, c_all))
-        through_sigmoid = gates_PG[:, : 2 * hidden].split(running)
-        i, f, g, o = (gate_PH.split(running) for gate_PH in gates_PG.split(hidden, dim=1))
-        tanh_c = tanh_c_PH.split(running)
+        steps = ForwardSteps(gates_PG, h_all, c_all, running)
         with cpu.use_float32_library(x_PI):
-            for t, gates in enumerate(gates_PG.split(running)):
-                gates.addmm_(h_before[t], recurrent_kernel)
-                through_sigmoid[t].sigmoid_()
-                g[t].tanh_()
-                o[t].sigmoid_()
-                torch.mul(f[t], c_before[t], out=c_after[t]).addcmul_(i[t], g[t])
-                torch.tanh(c_after[t], out=tanh_c[t])
-                torch.mul(o[t], tanh_c[t], out=h_after[t])
-        ctx.save_for_backward(x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all, tanh_c_PH)
+            for t, gates in enumerate(steps.gates):
+                gates.addmm_(steps.h_before[t], recurrent_kernel)
+                steps.finish(t)
+        ctx.save_for_backward(x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all, steps.tanh_c_PH)
         return h_all[batch:], take_last_steps(c_all[batch:], running).clone()
 
     @staticmethod
@@ -147,30 +137,102 @@ def _backward_by_operations(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the same gradients, by torch's operations."""
     x_PI, _, recurrent_kernel, gates_PG, h_all, c_all, tanh_c_PH = ctx.saved_tensors
-    running: tuple[int, ...] = ctx.running
-    batch, hidden = d_c_last_BH.shape
-    c_before_PH = states_before(c_all, running)
-    d_gates_PG, through_PH = slopes(gates_PG, c_before_PH, h_all[batch:], tanh_c_PH)
-    f, by_o = gates_PG[:, hidden : 2 * hidden], d_gates_PG[:, 3 * hidden :]
-    by_c = d_gates_PG[:, : 3 * hidden].view(len(x_PI), 3, hidden).split(running)
-    d_output, d_gates, by_h, through, forgotten = (
-        every.split(running) for every in (d_output_PH, d_gates_PG, by_o, through_PH, f)
-    )
-    # A sample that has ended waits in these, below the ones that run, until its last step is reached.
-    d_h_BH, d_c_BH = torch.zeros_like(h_all[:batch]), d_c_last_BH.clone()
+    steps = BackwardSteps(gates_PG, h_all, c_all, tanh_c_PH, ctx.running, d_output_PH, d_c_last_BH.clone())
     with cpu.use_float32_library(x_PI):
-        for t in reversed(range(len(running))):
-            d_h, d_c = d_h_BH[: running[t]], d_c_BH[: running[t]]
-            d_h.add_(d_output[t])
-            d_c.addcmul_(d_h, through[t])
-            by_c[t].mul_(d_c[:, None])
-            by_h[t].mul_(d_h)
-            d_c.mul_(forgotten[t])
-            if running[t] == batch:
-                d_h_BH = d_gates[t] @ recurrent_kernel.T
-            else:
-                d_h.copy_(d_gates[t] @ recurrent_kernel.T)
-    return d_gates_PG, d_h_BH, d_c_BH
+        for t in reversed(range(len(ctx.running))):
+            d_gates, d_h = steps.begin(t)
+            torch.mm(d_gates, recurrent_kernel.T, out=d_h)
+    return steps.d_gates_PG, steps.d_h_BH, steps.d_c_BH
+
+
+class ForwardSteps:
+    """What the steps of an LSTM do beside products, by torch's operations and in place.
+
+    Views are made for all steps at once: in a small layer, one at a time costs as much as the products.
+
+    Attributes:
+        gates: Each step's gates, to be filled with their sums before `finish`.
+        h_before: h before each step.
+        tanh_c_PH: tanh(c) after each step that is finished.
+
+    Args:
+        gates_PG: The gates. Each step replaces its sums by the activations.
+        h_all: [B + P, H]: the state before the first step, then after each.
+        c_all: The same of c.
+        running: Number of samples that have a step, for each of T.
+    """
+
+    def __init__(self, gates_PG: Tensor, h_all: Tensor, c_all: Tensor, running: tuple[int, ...]) -> None:
+        hidden = h_all.shape[1]
+        self.tanh_c_PH = gates_PG.new_empty(len(gates_PG), hidden)
+        self.h_before, self._h_after = split_steps(h_all, running)
+        self._c_before, self._c_after = split_steps(c_all, running)
+        self.gates, self._tanh_c = gates_PG.split(running), self.tanh_c_PH.split(running)
+        self._through_sigmoid = gates_PG[:, : 2 * hidden].split(running)
+        self._i, self._f, self._g, self._o = (
+            gate_PH.split(running) for gate_PH in gates_PG.split(hidden, dim=1)
+        )
+
+    def finish(self, t: int) -> None:
+        """Compute a step's activations, c and h from the sums of its gates."""
+        self._through_sigmoid[t].sigmoid_()
+        self._g[t].tanh_()
+        self._o[t].sigmoid_()
+        torch.mul(self._f[t], self._c_before[t], out=self._c_after[t]).addcmul_(self._i[t], self._g[t])
+        torch.tanh(self._c_after[t], out=self._tanh_c[t])
+        torch.mul(self._o[t], self._tanh_c[t], out=self._h_after[t])
+
+
+class BackwardSteps:
+    """What the steps of an LSTM's backward pass do beside products, likewise.
+
+    Attributes:
+        d_gates_PG: The gradient with respect to the gates before their nonlinearities, of steps that have
+            begun.
+        d_h_BH: The gradient with respect to h before the step that was done last. A sample that has ended
+            waits here, and in d_c_BH, below the ones that run, until its last step is reached.
+        d_c_BH: The same of c.
+
+    Args:
+        gates_PG: The gates' activations.
+        h_all: [B + P, H]: the state before the first step, then after each.
+        c_all: The same of c.
+        tanh_c_PH: tanh(c) after each step.
+        running: Number of samples that have a step, for each of T.
+        d_output_PH: dL/doutput, which is that with respect to h after each step.
+        d_c_BH: dL/dc_T, to be overwritten.
+    """
+
+    def __init__(
+        self,
+        gates_PG: Tensor,
+        h_all: Tensor,
+        c_all: Tensor,
+        tanh_c_PH: Tensor,
+        running: tuple[int, ...],
+        d_output_PH: Tensor,
+        d_c_BH: Tensor,
+    ) -> None:
+        self._running, (batch, hidden) = running, d_c_BH.shape
+        self.d_h_BH, self.d_c_BH = torch.zeros_like(h_all[:batch]), d_c_BH
+        self.d_gates_PG, through_PH = slopes(
+            gates_PG, states_before(c_all, running), h_all[batch:], tanh_c_PH
+        )
+        by_c, by_h = self.d_gates_PG.split([3 * hidden, hidden], dim=1)
+        self._by_c, self._by_h = by_c.view(len(gates_PG), 3, hidden).split(running), by_h.split(running)
+        self._d_gates, self._d_output = self.d_gates_PG.split(running), d_output_PH.split(running)
+        self._through = through_PH.split(running)
+        self._forgotten = gates_PG[:, hidden : 2 * hidden].split(running)
+
+    def begin(self, t: int) -> tuple[Tensor, Tensor]:
+        """Return a step's part of d_gates_PG, and the place of its product by the recurrent kernel, d_h."""
+        d_h, d_c = self.d_h_BH[: self._running[t]], self.d_c_BH[: self._running[t]]
+        d_h.add_(self._d_output[t])
+        d_c.addcmul_(d_h, self._through[t])
+        self._by_c[t].mul_(d_c[:, None])
+        self._by_h[t].mul_(d_h)
+        d_c.mul_(self._forgotten[t])
+        return self._d_gates[t], d_h
 
 
 def slopes(gates_PG: Tensor, c_before_PH: Tensor, h_PH: Tensor, tanh_c_PH: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ with zeros beyond its own width.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,33 +16,41 @@ from torch import Tensor
 from ptb_lm.torch_backend.native import Kernels, check, list_integers
 
 
-class RoundTensors(NamedTuple):
-    """What the kernels read and write of a round; the round with the number 0 gates x."""
+class Round(NamedTuple):
+    """The tensors of a round over a sequence; rounds gate x and h in turn, x first.
+
+    Without a rank k is 0, and the kernel is the whole factor.
+    """
 
     kernel: Tensor  # [V, W]; of a rank [V, k]
-    right_kW: Tensor | None
+    right_kW: Tensor
     bias_W: Tensor
-    inner_Pk: Tensor | None  # *; what the first factor gives
-    tanh_PW: Tensor
+    inner_Pk: Tensor  # *; what the first of two factors gives
+    tanh_PW: Tensor  # the gate, less 1
     gated_PW: Tensor  # *; x or h after the round
-    d_z_PW: Tensor | None = None  # *; the gradient with respect to the argument of the gate's sigmoid
-    d_inner_Pk: Tensor | None = None  # *
+
+
+class RoundGradients(NamedTuple):
+    """The gradients with respect to what a round computes on the way."""
+
+    z_PW: Tensor  # *; of the argument of the gate's sigmoid
+    inner_Pk: Tensor  # *
 
 
 class LayerTensors(NamedTuple):
-    """What they read and write of a layer.
+    """The tensors of a layer over a sequence.
 
     `h` and `c` are [B + P, H], c in float32: the state before the first step, then after each. `x_PI` and `h`
     are starred. `gates_PG` holds the gates' activations.
     """
 
     x_PI: Tensor
-    kernel_IG: Tensor
-    recurrent_kernel_HG: Tensor
-    bias_G: Tensor
     gates_PG: Tensor
     h: Tensor
     c: Tensor
+    kernel_IG: Tensor
+    recurrent_kernel_HG: Tensor
+    bias_G: Tensor
 
 
 class _Sizes(ctypes.Structure):
@@ -65,9 +73,7 @@ class _Round(ctypes.Structure):
     )
 
 
-def forward(
-    kernels: Kernels, layer: LayerTensors, rounds: Sequence[RoundTensors], running: Sequence[int]
-) -> None:
+def forward(kernels: Kernels, layer: LayerTensors, rounds: Sequence[Round], running: Sequence[int]) -> None:
     """Run a layer over a sequence.
 
     Args:
@@ -75,30 +81,28 @@ def forward(
         layer: The layer. In: the first B rows of h and c, and x. Out: the other rows, and the gates.
         rounds: Its rounds. Out: inner, tanh and gated.
         running: The number of samples that have a step, for each of T.
+
+    Raises:
+        ValueError: A tensor does not fit: the kernels would read or write outside of it.
     """
     sizes = _check_layer(kernels, layer, rounds, running)
-    units, wide = -(-sizes.width[1] // kernels.lanes), 4 * kernels.lanes
-    factors = []
-    for number, each in enumerate(rounds):
-        side = number % 2
-        first = each.kernel.shape[1], sizes.stride[1 - side]
-        second = (sizes.width[side], sizes.rank_stride) if each.right_kW is not None else (0, 0)
-        factors += [_count(kernels, *first), _count(kernels, *second)]
-    pieces = _workspace(layer.x_PI, [*factors, units * wide * sum(sizes.stride)])
+    factors = _new_factors(kernels, layer, rounds, sizes)
+    gates = _round_up(4 * sizes.width[1], 4 * kernels.lanes)
     kernels.call(
         "mogrifier_forward",
         layer.x_PI.dtype,
-        *(len(running), list_integers(running), ctypes.byref(sizes)),
-        *(len(rounds), _describe(rounds, pieces)),
-        *(layer.x_PI, layer.kernel_IG, layer.recurrent_kernel_HG, layer.bias_G, pieces[-1]),
-        *(layer.gates_PG, layer.h, layer.c),
+        *(len(running), list_integers(running), ctypes.byref(sizes), len(rounds)),
+        _describe((*each, None, None, *places) for each, places in zip(rounds, factors, strict=True)),
+        *(layer.x_PI, layer.kernel_IG, layer.recurrent_kernel_HG, layer.bias_G),
+        *(layer.x_PI.new_empty(gates * sum(sizes.stride)), layer.gates_PG, layer.h, layer.c),
     )
 
 
 def backward(
     kernels: Kernels,
     layer: LayerTensors,
-    rounds: Sequence[RoundTensors],
+    rounds: Sequence[Round],
+    gradients: Sequence[RoundGradients],
     running: Sequence[int],
     d_output_PH: Tensor,
     d_c_BH: Tensor,
@@ -108,7 +112,8 @@ def backward(
     Args:
         kernels: The kernels.
         layer: The layer as `forward` left it.
-        rounds: Its rounds, likewise. Out: d_z and d_inner.
+        rounds: Its rounds, likewise.
+        gradients: Out: the gradients within each round.
         running: The number of samples that have a step, for each of T.
         d_output_PH: dL/doutput.
         d_c_BH: Float32. In: dL/dc_T. Out: dL/dc_0.
@@ -116,109 +121,83 @@ def backward(
     Returns:
         The gradients with respect to the gates before their nonlinearities [P, G], to the input [P, I], and
         to h before the first step [B, H], in float32.
+
+    Raises:
+        ValueError: A tensor does not fit.
     """
     sizes = _check_layer(kernels, layer, rounds, running)
-    packed, (inputs, hidden), block = sum(running), sizes.width, 2 * kernels.lanes
-    dtype, new = layer.x_PI.dtype, layer.x_PI.new_empty
+    factors = _new_factors(kernels, layer, rounds, sizes)
+    dtype, packed, (inputs, hidden) = layer.x_PI.dtype, sum(running), sizes.width
     d_output_PH = d_output_PH.contiguous()
     check(d_output_PH, dtype, packed, hidden)
     check(d_c_BH, torch.float32, running[0], hidden)
-    factors = []
-    for number, each in enumerate(rounds):
-        side = number % 2
-        assert each.d_z_PW is not None
-        _check_part(each.d_z_PW, dtype, packed, sizes.width[side], sizes.stride[side])
-        depth = sizes.rank_stride if each.right_kW is not None else sizes.stride[side]
-        if each.right_kW is not None:
-            assert each.d_inner_Pk is not None
-            _check_part(each.d_inner_Pk, dtype, packed, sizes.rank, sizes.rank_stride)
-        factors += [
-            _count(kernels, sizes.width[1 - side], depth),
-            _count(kernels, sizes.rank, sizes.stride[side]),
-        ]
-    sides = [_count(kernels, width, 4 * hidden) for width in (inputs, hidden)]
-    pieces = _workspace(layer.x_PI, [*factors, sum(sides)])
-    d_gates_PG, d_x_PI = torch.empty_like(layer.gates_PG), new(packed, inputs)
-    d_x, d_h = (
-        torch.zeros(running[0], -(-width // block) * block, dtype=torch.float32, device="cpu")
-        for width in (inputs, hidden)
-    )
+    for number, (each, gradient) in enumerate(zip(rounds, gradients, strict=True)):
+        _check_part(gradient.z_PW, dtype, packed, len(each.bias_W), sizes.stride[number % 2])
+        _check_part(gradient.inner_Pk, dtype, packed, sizes.rank, sizes.rank_stride)
+    widths = [_round_up(width, 2 * kernels.lanes) for width in sizes.width]
+    d_x, d_h = (torch.zeros(running[0], width, dtype=torch.float32, device="cpu") for width in widths)
+    d_gates_PG, d_x_PI = torch.empty_like(layer.gates_PG), layer.x_PI.new_empty(packed, inputs)
     kernels.call(
         "mogrifier_backward",
         dtype,
-        *(len(running), list_integers(running), ctypes.byref(sizes)),
-        *(len(rounds), _describe(rounds, pieces)),
-        *(
-            layer.x_PI,
-            layer.kernel_IG,
-            layer.recurrent_kernel_HG,
-            pieces[-1],
-            layer.gates_PG,
-            layer.h,
-            layer.c,
-        ),
+        *(len(running), list_integers(running), ctypes.byref(sizes), len(rounds)),
+        _describe((*each, *d, *places) for each, d, places in zip(rounds, gradients, factors, strict=True)),
+        *(layer.x_PI, layer.kernel_IG, layer.recurrent_kernel_HG),
+        *(layer.x_PI.new_empty(sum(widths) * 4 * hidden), layer.gates_PG, layer.h, layer.c),
         *(d_output_PH, d_output_PH.stride(0), d_gates_PG, d_x_PI, d_x, d_h, d_c_BH),
     )
     return d_gates_PG, d_x_PI, d_h[:, :hidden]
 
 
 def _check_layer(
-    kernels: Kernels, layer: LayerTensors, rounds: Sequence[RoundTensors], running: Sequence[int]
+    kernels: Kernels, layer: LayerTensors, rounds: Sequence[Round], running: Sequence[int]
 ) -> _Sizes:
     """Return the sizes of a layer.
 
     Raises:
-        ValueError: A tensor does not fit: the kernels would read or write outside of it.
+        ValueError: A tensor does not fit.
     """
-    dtype, (inputs, width), hidden = layer.x_PI.dtype, layer.kernel_IG.shape, len(layer.recurrent_kernel_HG)
-    packed, samples = sum(running), running[0]
-    widths = (inputs, hidden)
-    strides = tuple(kernels.state_width(each, dtype) for each in widths)
-    rank = len(rounds[0].right_kW) if rounds and rounds[0].right_kW is not None else 0
+    dtype, packed, samples = layer.x_PI.dtype, sum(running), running[0]
+    widths = inputs, hidden = len(layer.kernel_IG), len(layer.recurrent_kernel_HG)
+    strides = tuple(kernels.state_width(width, dtype) for width in widths)
+    rank = len(rounds[0].right_kW) if rounds else 0
     rank_stride = kernels.state_width(rank, dtype)
     _check_part(layer.x_PI, dtype, packed, inputs, strides[0])
-    check(layer.kernel_IG, dtype, inputs, 4 * hidden)
-    check(layer.recurrent_kernel_HG, dtype, hidden, width)
-    check(layer.bias_G, dtype, width)
-    check(layer.gates_PG, dtype, packed, width)
     _check_part(layer.h, dtype, samples + packed, hidden, strides[1])
     check(layer.c, torch.float32, samples + packed, hidden)
+    check(layer.gates_PG, dtype, packed, 4 * hidden)
+    check(layer.kernel_IG, dtype, inputs, 4 * hidden)
+    check(layer.recurrent_kernel_HG, dtype, hidden, 4 * hidden)
+    check(layer.bias_G, dtype, 4 * hidden)
     for number, each in enumerate(rounds):
-        own, other = widths[number % 2], widths[1 - number % 2]
+        own, other, stride = widths[number % 2], widths[1 - number % 2], strides[number % 2]
         check(each.kernel, dtype, other, rank or own)
+        check(each.right_kW, dtype, rank, own)
         check(each.bias_W, dtype, own)
+        _check_part(each.inner_Pk, dtype, packed, rank, rank_stride)
         check(each.tanh_PW, dtype, packed, own)
-        _check_part(each.gated_PW, dtype, packed, own, strides[number % 2])
-        if rank:
-            assert each.right_kW is not None
-            assert each.inner_Pk is not None
-            check(each.right_kW, dtype, rank, own)
-            _check_part(each.inner_Pk, dtype, packed, rank, rank_stride)
+        _check_part(each.gated_PW, dtype, packed, own, stride)
     return _Sizes((ctypes.c_int64 * 2)(*widths), (ctypes.c_int64 * 2)(*strides), rank, rank_stride)
 
 
 def _check_part(tensor: Tensor, dtype: torch.dtype, rows: int, width: int, stride: int) -> None:
     """Raise ValueError if a matrix is no part of one whose rows are so wide."""
     found = (tensor.device.type, tensor.dtype, tuple(tensor.shape), tensor.stride())
-    if found != ("cpu", dtype, (rows, width), (stride, 1)):
+    if found != ("cpu", dtype, (rows, width), (stride or 1, 1)):
         raise ValueError(f"a tensor {found} where {dtype} {(rows, width)} in rows of {stride} is needed")
 
 
-def _count(kernels: Kernels, columns: int, rows: int) -> int:
-    """Return the numbers of a factor that is packed in blocks of columns."""
-    block = 2 * kernels.lanes
-    return -(-columns // block) * block * rows
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
 
 
-def _workspace(like: Tensor, counts: Sequence[int]) -> list[Tensor]:
-    """Return the places of packed factors, in one piece of memory."""
-    return list(like.new_empty(sum(counts)).split(list(counts)))
+def _new_factors(kernels: Kernels, layer: LayerTensors, rounds: Sequence[Round], sizes: _Sizes) -> Tensor:
+    """Return room for two packed factors of each round, in blocks of columns, of the largest size."""
+    columns = _round_up(max(*sizes.width, sizes.rank), 2 * kernels.lanes)
+    return layer.x_PI.new_empty(len(rounds), 2, columns * max(*sizes.stride, sizes.rank_stride))
 
 
-def _describe(rounds: Sequence[RoundTensors], pieces: Sequence[Tensor]) -> Any:
-    """Return the addresses of the rounds' tensors, and of the places of their packed factors."""
-    rows = []
-    for number, each in enumerate(rounds):
-        tensors = (*each, *pieces[2 * number : 2 * number + 2])
-        rows.append(_Round(*(None if tensor is None else tensor.data_ptr() for tensor in tensors)))
+def _describe(rounds: Iterable[Sequence[Tensor | None]]) -> Any:
+    """Return the addresses of tensors of rounds, in the order of `_Round`."""
+    rows = [_Round(*(None if tensor is None else tensor.data_ptr() for tensor in each)) for each in rounds]
     return (_Round * len(rows))(*rows)
