@@ -58,9 +58,10 @@ def stack(framework: str, model: str, device: str, weights: Weights, *, bidirect
 
 
 def torch_stack(model: str, device: str, weights: Weights, *, bidirectional: bool) -> Run:
+    from ptb_lm.torch_backend.dropout import no_dropout
     from ptb_lm.torch_backend.precision import PRECISIONS, gpu_settings
     from ptb_lm.torch_backend.settings import hold_settings
-    from ptb_lm.torch_backend.stack import RecurrentStack, no_dropout
+    from ptb_lm.torch_backend.stack import RecurrentStack
 
     precision = PRECISIONS["fp32" if device == "cpu" else "fp64"]
     built = RecurrentStack.build(model, *sizes(weights), bidirectional=bidirectional)

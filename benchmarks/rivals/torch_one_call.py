@@ -22,8 +22,9 @@ from typing_extensions import override
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState
+from ptb_lm.torch_backend.dropout import Dropout
 from ptb_lm.torch_backend.lstm import freeze_second_bias
-from ptb_lm.torch_backend.stack import Dropout, RecurrentStack, State
+from ptb_lm.torch_backend.stack import RecurrentStack, State
 
 WEIGHTS = {"kernel": "weight_ih", "recurrent_kernel": "weight_hh", "bias": "bias_ih"}
 

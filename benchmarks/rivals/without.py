@@ -26,7 +26,7 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Place
-from ptb_lm.torch_backend import cpu, loss, network, stack
+from ptb_lm.torch_backend import cpu, dropout, loss, network
 from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.optimizers import add_scaled
 from ptb_lm.torch_backend.training_step import TrainingStep
@@ -104,7 +104,7 @@ def fast_masks(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
         mask = torch.empty(place.shape, dtype=dtype)
         return mask.bernoulli_(place.keep_prob, generator=generator).div_(place.keep_prob)
 
-    replace(stack, "draw_mask", draw_mask)
+    replace(dropout, "draw_mask", draw_mask)
     return _cudnn(config, weights, **chosen)
 
 

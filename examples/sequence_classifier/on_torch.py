@@ -22,11 +22,13 @@ from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
+from ptb_lm.model.dropout_places import Place
 from ptb_lm.torch_backend import exchange
 from ptb_lm.torch_backend.cells import Canonical, export_arrays, load_arrays
+from ptb_lm.torch_backend.dropout import Dropout, draw_mask, no_dropout
 from ptb_lm.torch_backend.runtime import Runtime, apply_execution
 from ptb_lm.torch_backend.settings import computation
-from ptb_lm.torch_backend.stack import Dropout, InvertedDropout, RecurrentStack, no_dropout
+from ptb_lm.torch_backend.stack import RecurrentStack
 from sequence_classifier import (
     Batch,
     Classifier,
@@ -44,6 +46,27 @@ def build(config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice:
         UserError: There is no such device, or no compiler.
     """
     return TorchClassifier(config, weights, choice)
+
+
+class InvertedDropout:
+    """Dropout with a fresh mask at each call.
+
+    Args:
+        keep_prob: Probability that a unit is kept; kept units are divided by it.
+        device: Device on which the masks are drawn.
+        seed: Seed of the stream.
+    """
+
+    def __init__(self, keep_prob: float, *, device: torch.device, seed: int) -> None:
+        self.keep_prob = keep_prob
+        self.generator = torch.Generator(device)
+        self.generator.manual_seed(seed)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return x with a fresh mask applied."""
+        if self.keep_prob == 1:
+            return x
+        return x * draw_mask(Place(tuple(x.shape), self.keep_prob), self.generator, x.dtype)
 
 
 class TorchClassifier(Classifier):
@@ -135,9 +158,10 @@ class TorchClassifier(Classifier):
         loss = self._loss(batch, no_dropout)
         loss.backward()
         gradients = {
-            name: parameter.gradient.cpu().numpy().copy() for name, parameter in self.canonical().items()
+            name: place._replace(parameter=torch.as_tensor(place.parameter.grad))
+            for name, place in self.canonical().items()
         }
-        return loss.item(), gradients
+        return loss.item(), export_arrays(gradients)
 
     @override
     @computation

@@ -13,9 +13,28 @@ from numpy.typing import NDArray
 from ptb_lm.model.backend import Arrays
 from ptb_lm.tf_backend.adam import Adam
 from ptb_lm.tf_backend.cells import Layer
-from ptb_lm.tf_backend.dropout import Dropout, InvertedDropout, no_dropout
+from ptb_lm.tf_backend.dropout import Dropout, draw_mask, new_stream, no_dropout
 from ptb_lm.tf_backend.stack import RecurrentStack
 from sequence_classifier import ClassifierConfig, shapes
+
+
+class InvertedDropout:
+    """Dropout with a fresh mask at each call.
+
+    Args:
+        keep_prob: Probability that a unit is kept; kept units are divided by it.
+        seed: Seed of the stream.
+    """
+
+    def __init__(self, keep_prob: float, *, seed: int) -> None:
+        self.keep_prob = keep_prob
+        self.generator = new_stream(seed)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Return x with a fresh mask applied."""
+        if self.keep_prob == 1:
+            return x
+        return x * draw_mask(self.generator, tf.shape(x), self.keep_prob, x.dtype)
 
 
 class SequenceNetwork:

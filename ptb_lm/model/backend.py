@@ -9,10 +9,10 @@ Shapes: B = batch, T = time steps, L = layers, or the length of a row, H = hidde
 
 from __future__ import annotations
 
+import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ptb_lm.common.errors import UserError
@@ -174,12 +174,21 @@ class Backend(Model):
         """
 
     @abstractmethod
-    def use_averages(self) -> AbstractContextManager[None]:
+    def swap_averages(self) -> None:
+        """Exchange the parameters and their averages; a second call undoes it, to the bit."""
+
+    @contextlib.contextmanager
+    def use_averages(self) -> Iterator[None]:
         """Return a context in which the averages replace the parameters; `average` must have been called.
 
         Scoring, exporting and loading then use the averages; nothing is trained. Afterwards the parameters
         are as before, to the bit.
         """
+        self.swap_averages()
+        try:
+            yield
+        finally:
+            self.swap_averages()
 
     @abstractmethod
     def export_training_state(self, state: State) -> Arrays:

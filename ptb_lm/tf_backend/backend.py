@@ -3,8 +3,7 @@
 Shapes: B = batch, T = time steps, L = length of a row, H = hidden units.
 """
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -198,16 +197,8 @@ class TensorFlowBackend(Backend):
             self.training.average(weight)
 
     @override
-    @contextlib.contextmanager
-    def use_averages(self) -> Iterator[None]:
-        self._swap_averages()
-        try:
-            yield
-        finally:
-            self._swap_averages()
-
     @enough_memory()
-    def _swap_averages(self) -> None:
+    def swap_averages(self) -> None:
         with tf.device(self.device.name):
             self.training.swap_averages()
 

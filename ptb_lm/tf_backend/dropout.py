@@ -24,25 +24,6 @@ STREAMS = "tensorflow.generator"  # in a run's state: [numbers] of one device, [
 COUNTER = (0, 0)  # where the numbers of a key begin
 
 
-class InvertedDropout:
-    """Dropout with a fresh mask at each call.
-
-    Args:
-        keep_prob: Probability that a unit is kept; kept units are divided by it.
-        seed: Seed of the stream.
-    """
-
-    def __init__(self, keep_prob: float, *, seed: int) -> None:
-        self.keep_prob = keep_prob
-        self.generator = new_stream(seed)
-
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Return x with a fresh mask applied."""
-        if self.keep_prob == 1:
-            return x
-        return x * _draw_mask(self.generator, tf.shape(x), self.keep_prob, x.dtype)
-
-
 class WindowDropout:
     """Draws a language model's masks, window by window.
 
@@ -68,8 +49,8 @@ class WindowDropout:
         """
         drawn = places(self.config, self.vocabulary_size, batch=batch, steps=steps)
         return Masks(
-            {name: _draw_mask(self.generator, *place, self.dtype) for name, place in drawn.weights.items()},
-            [_draw_mask(self.generator, *place, self.dtype) for place in drawn.units],
+            {name: draw_mask(self.generator, *place, self.dtype) for name, place in drawn.weights.items()},
+            [draw_mask(self.generator, *place, self.dtype) for place in drawn.units],
         )
 
     def preview(self, batch: int, steps: int, *, execution: str) -> Masks[NDArray[np.bool_]]:
@@ -105,9 +86,10 @@ def apply_in_order(masks: Sequence[tf.Tensor]) -> Dropout:
     return lambda x: x * next(iterator)
 
 
-def _draw_mask(
+def draw_mask(
     generator: tf.random.Generator, shape: Sequence[int] | tf.Tensor, keep_prob: float, dtype: tf.DType
 ) -> tf.Tensor:
+    """Return a mask: 0 with probability 1 - keep_prob, else 1 / keep_prob."""
     kept = generator.uniform(shape) < keep_prob
     return tf.cast(kept, dtype) / keep_prob
 

@@ -6,8 +6,7 @@ Shapes: B = batch, T = time steps, N = T * B tokens, L = length of a row, E = em
 H = hidden units, V = vocabulary.
 """
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -27,11 +26,12 @@ from ptb_lm.model.dropout_places import Masks
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.cells import export_arrays
+from ptb_lm.torch_backend.dropout import no_dropout
 from ptb_lm.torch_backend.loss import Loss, pack_loss
 from ptb_lm.torch_backend.network import Network
 from ptb_lm.torch_backend.runtime import Runtime, choose_execution
 from ptb_lm.torch_backend.settings import computation, enough_memory, flush_denormals
-from ptb_lm.torch_backend.stack import State, embed, no_dropout
+from ptb_lm.torch_backend.stack import State, embed
 from ptb_lm.torch_backend.training_step import TrainingStep
 
 
@@ -167,16 +167,8 @@ class TorchBackend(Backend):
         self.training.average(weight)
 
     @override
-    @contextlib.contextmanager
-    def use_averages(self) -> Iterator[None]:
-        self._swap_averages()
-        try:
-            yield
-        finally:
-            self._swap_averages()
-
     @computation
-    def _swap_averages(self) -> None:
+    def swap_averages(self) -> None:
         self.training.swap_averages()
 
     @override

@@ -8,19 +8,19 @@ sequences: the longest sample first, the batch narrower wherever samples end. Wh
 read.
 
 Shapes: T = time steps, B = batch, P = valid steps of all samples together, I = input width, H = hidden units,
-D = directions, K = D * H.
+K = a stack layer's output width: H, or 2H.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from typing_extensions import override
 
 from ptb_lm.model.backend import Arrays
@@ -41,15 +41,7 @@ class Canonical(NamedTuple):
     @property
     def value(self) -> Tensor:
         """The parameter's numbers: a view of canonical shape."""
-        return self._canonical(self.parameter.detach())
-
-    @property
-    def gradient(self) -> Tensor:
-        """The gradient's numbers: a view of canonical shape."""
-        assert self.parameter.grad is not None
-        return self._canonical(self.parameter.grad)
-
-    def _canonical(self, tensor: Tensor) -> Tensor:
+        tensor = self.parameter.detach()
         if self.part is not None:
             tensor = tensor[self.part]
         return tensor.T if self.transposed else tensor
@@ -242,79 +234,3 @@ class StackLayer(nn.Module, ABC):
             state: Each direction's state before it reads the sequence.
             lengths: The valid steps of each sample. None: all.
         """
-
-
-class LibraryLayer(StackLayer):
-    """One of torch's layers: one operation for the sequence, by the library that torch uses on a device.
-
-    Attributes:
-        module_type: Class of torch's module.
-
-    Args:
-        input_size: I.
-        hidden_size: H.
-        cell: Declaration of its cell.
-        bidirectional: True if it reads the sequence in both directions.
-    """
-
-    module_type: ClassVar[Callable[..., nn.RNNBase]]
-
-    def __init__(self, input_size: int, hidden_size: int, cell: Cell, *, bidirectional: bool) -> None:
-        super().__init__()
-        self.cell = cell
-        self.module = self.module_type(input_size, hidden_size, bidirectional=bidirectional)
-        self.suffixes = ("l0", "l0_reverse") if bidirectional else ("l0",)
-        self.direction_count = len(self.suffixes)
-        for suffix in self.suffixes:
-            self.prepare_second_bias(self.module.get_parameter(f"bias_hh_{suffix}"))
-
-    @abstractmethod
-    def prepare_second_bias(self, bias: nn.Parameter) -> None:
-        """Set the second of torch's two biases to zero, and keep what the cell does not have of it there.
-
-        A second bias adds up with the first one: a trained pair would move twice as fast under SGD as the one
-        that the cell has.
-        """
-
-    def direction_parameters(self, suffix: str) -> dict[str, Canonical]:
-        """Return a direction's trained parameters by the names that the cell declares.
-
-        Args:
-            suffix: End of torch's names of them.
-        """
-        return {
-            "kernel": Canonical(self.module.get_parameter(f"weight_ih_{suffix}"), True),
-            "recurrent_kernel": Canonical(self.module.get_parameter(f"weight_hh_{suffix}"), True),
-            "bias": Canonical(self.module.get_parameter(f"bias_ih_{suffix}")),
-        }
-
-    @override
-    def canonical(self) -> dict[str, Canonical]:
-        return {
-            prefix + name: place
-            for prefix, suffix in zip(PREFIXES, self.suffixes, strict=False)
-            for name, place in self.direction_parameters(suffix).items()
-        }
-
-    @override
-    def zero_state(self, batch_size: int) -> list[LayerState]:
-        zeros, shape = next(self.parameters()).new_zeros, (batch_size, self.module.hidden_size)
-        return [tuple(zeros(shape) for _ in self.cell.state_names) for _ in self.suffixes]
-
-    @override
-    def forward(
-        self, x_TBI: Tensor, state: Sequence[LayerState], lengths: Lengths | None = None
-    ) -> tuple[Tensor, list[LayerState]]:
-        self.module.train(torch.is_grad_enabled())  # without a gradient, nothing is kept for one
-        # A view if possible: nothing is copied.
-        before = [
-            parts[0][None] if len(parts) == 1 else torch.stack(parts) for parts in zip(*state, strict=True)
-        ]
-        inputs: Any = x_TBI
-        if lengths is not None:
-            inputs = pack_padded_sequence(x_TBI, lengths.lengths_B, enforce_sorted=False)
-        output, after = self.module(inputs, before[0] if len(before) == 1 else tuple(before))
-        if lengths is not None:
-            output, _ = pad_packed_sequence(output, total_length=len(x_TBI))
-        after = [after] if len(before) == 1 else after
-        return output, list(zip(*(part_DBH.unbind() for part_DBH in after), strict=True))

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from ptb_lm.torch_backend.cells import Canonical, CanonicalLayer, LibraryLayer
+from ptb_lm.torch_backend.cells import Canonical, CanonicalLayer
+from ptb_lm.torch_backend.library_layer import LibraryLayer
 
 
 class BasicLayer(CanonicalLayer):

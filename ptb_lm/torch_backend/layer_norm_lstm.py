@@ -10,10 +10,11 @@ from typing_extensions import override
 
 from ptb_lm.model.cells.layer_norm_lstm import EPSILON
 from ptb_lm.torch_backend.cells import CanonicalLayer, LayerState, LSTMState, widen_cell
+from ptb_lm.torch_backend.lstm import SteppedLayer
 
 
-class BasicLayer(CanonicalLayer):
-    """Elementary operations and torch's layer normalisation; a Python loop over time.
+class BasicLayer(CanonicalLayer, SteppedLayer):
+    """Elementary operations and torch's layer normalisation.
 
     In half precision only the products and h are halves: a normalisation would enlarge their rounding, and c
     is added to at every step.
@@ -32,19 +33,14 @@ class BasicLayer(CanonicalLayer):
         return widen_cell(super().zero_state(batch_size))
 
     @override
-    def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+    def step(self, x_BI: Tensor, state: LSTMState) -> LSTMState:
         h_BH, c_BH = state
-        outputs = []
-        for x_BI in x_TBI.unbind():
-            from_x = _normalise(x_BI @ self.kernel, self.kernel_gain, self.bias)
-            from_h = _normalise(h_BH @ self.recurrent_kernel, self.recurrent_gain, None)
-            gates = from_x + from_h
-            i, f, g, o = gates.chunk(4, dim=-1)
-            c_BH = torch.sigmoid(f) * c_BH + torch.sigmoid(i) * torch.tanh(g)
-            h_BH = torch.sigmoid(o) * torch.tanh(_normalise(c_BH, self.cell_gain, self.cell_bias))
-            h_BH = h_BH.to(x_TBI.dtype)
-            outputs.append(h_BH)
-        return torch.stack(outputs), (h_BH, c_BH)
+        from_x = _normalise(x_BI @ self.kernel, self.kernel_gain, self.bias)
+        from_h = _normalise(h_BH @ self.recurrent_kernel, self.recurrent_gain, None)
+        i, f, g, o = (from_x + from_h).chunk(4, dim=-1)
+        c_BH = torch.sigmoid(f) * c_BH + torch.sigmoid(i) * torch.tanh(g)
+        h_BH = torch.sigmoid(o) * torch.tanh(_normalise(c_BH, self.cell_gain, self.cell_bias))
+        return h_BH.to(x_BI.dtype), c_BH
 
 
 def _normalise(x: Tensor, gain: Tensor, bias: Tensor | None, epsilon: float = EPSILON) -> Tensor:

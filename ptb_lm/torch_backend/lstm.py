@@ -5,39 +5,54 @@ The fifth, block_fused, is in ptb_lm.torch_backend.lstm_fused.
 Shapes: T = time steps, B = batch, I = input width, H = hidden units, D = directions.
 """
 
+from abc import abstractmethod
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
 from ptb_lm.model.cells.cell import Cell
-from ptb_lm.torch_backend.cells import Canonical, CanonicalLayer, Layer, LibraryLayer, LSTMState
+from ptb_lm.torch_backend.cells import Canonical, CanonicalLayer, Layer, LSTMState
+from ptb_lm.torch_backend.library_layer import LibraryLayer
 
 UNITS, ROWS = 128, 8  # factors of H and I, and of B, for cuDNN's persistent kernel
 
 
-class BasicLayer(CanonicalLayer):
-    """Gates written out of elementary operations; a Python loop over time."""
+class SteppedLayer(Layer):
+    """A layer that is a Python loop over time, of a cell that carries h and c."""
+
+    @override
+    def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+        outputs = []
+        for x_BI in x_TBI.unbind():
+            state = self.step(x_BI, state)
+            outputs.append(state[0])
+        return torch.stack(outputs), state
+
+    @abstractmethod
+    def step(self, x_BI: Tensor, state: LSTMState) -> LSTMState:
+        """Return the state after a step."""
+
+
+class BasicLayer(CanonicalLayer, SteppedLayer):
+    """Gates written out of elementary operations."""
 
     kernel: Tensor
     recurrent_kernel: Tensor
     bias: Tensor
 
     @override
-    def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+    def step(self, x_BI: Tensor, state: LSTMState) -> LSTMState:
         h_BH, c_BH = state
-        outputs = []
-        for x_BI in x_TBI.unbind():
-            gates = x_BI @ self.kernel + h_BH @ self.recurrent_kernel + self.bias
-            i, f, g, o = gates.chunk(4, dim=-1)
-            c_BH = torch.sigmoid(f) * c_BH + torch.sigmoid(i) * torch.tanh(g)
-            h_BH = torch.sigmoid(o) * torch.tanh(c_BH)
-            outputs.append(h_BH)
-        return torch.stack(outputs), (h_BH, c_BH)
+        gates = x_BI @ self.kernel + h_BH @ self.recurrent_kernel + self.bias
+        i, f, g, o = gates.chunk(4, dim=-1)
+        c_BH = torch.sigmoid(f) * c_BH + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(c_BH), c_BH
 
 
-class BlockLayer(Layer):
-    """torch.nn.LSTMCell: one fused operation a time step, in a Python loop."""
+class BlockLayer(SteppedLayer):
+    """torch.nn.LSTMCell: one fused operation a time step."""
 
     def __init__(self, input_size: int, hidden_size: int, cell: Cell) -> None:
         super().__init__(input_size, hidden_size, cell)
@@ -53,12 +68,9 @@ class BlockLayer(Layer):
         }
 
     @override
-    def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
-        outputs = []
-        for x_BI in x_TBI.unbind():
-            state = self.module(x_BI, state)
-            outputs.append(state[0])
-        return torch.stack(outputs), state
+    def step(self, x_BI: Tensor, state: LSTMState) -> LSTMState:
+        after: LSTMState = self.module(x_BI, state)
+        return after
 
 
 class CudnnLayer(LibraryLayer):

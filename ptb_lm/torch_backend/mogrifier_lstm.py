@@ -10,18 +10,16 @@ from torch import Tensor
 from typing_extensions import override
 
 from ptb_lm.model.cells.cell import Cell
-from ptb_lm.torch_backend.cells import CanonicalLayer, LSTMState
+from ptb_lm.torch_backend import lstm
+from ptb_lm.torch_backend.cells import LSTMState
 
 # The parameters that some numbers of rounds and ranks do not have: there they are None, as TorchScript wants.
 OPTIONAL = ("x_gates", "x_gates_right", "x_gates_bias", "h_gates", "h_gates_right", "h_gates_bias")
 
 
-class BasicLayer(CanonicalLayer):
-    """Gates written out of elementary operations; a Python loop over time."""
+class BasicLayer(lstm.BasicLayer):
+    """Gates written out of elementary operations."""
 
-    kernel: Tensor
-    recurrent_kernel: Tensor
-    bias: Tensor
     x_gates: Tensor | None
     x_gates_right: Tensor | None
     x_gates_bias: Tensor | None
@@ -48,10 +46,7 @@ class BasicLayer(CanonicalLayer):
                 x_BI = _gate(x_BI, h_BH, x_gates, x_right, x_bias, index)
                 if index < len(h_gates):
                     h_BH = _gate(h_BH, x_BI, h_gates, h_right, h_bias, index)
-            gates = x_BI @ self.kernel + h_BH @ self.recurrent_kernel + self.bias
-            i, f, g, o = gates.chunk(4, dim=-1)
-            c_BH = torch.sigmoid(f) * c_BH + torch.sigmoid(i) * torch.tanh(g)
-            h_BH = torch.sigmoid(o) * torch.tanh(c_BH)
+            h_BH, c_BH = self.step(x_BI, (h_BH, c_BH))
             outputs.append(h_BH)
         return torch.stack(outputs), (h_BH, c_BH)
 

@@ -16,20 +16,20 @@ from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.ranks import Ranks
 from ptb_lm.torch_backend import cpu, exchange
+from ptb_lm.torch_backend.dropout import WindowDropout, apply_in_order, mask_weights
 from ptb_lm.torch_backend.graph import CudaRecorder, GraphedStep, Recorder, WindowStep
 from ptb_lm.torch_backend.loss import (
     Loss,
-    add_activation_gradient,
     add_by_word,
-    add_slowness_gradient,
     global_norm,
     pack_loss,
     sum_by_word,
 )
 from ptb_lm.torch_backend.network import Network
 from ptb_lm.torch_backend.optimizers import OPTIMIZERS, Clipping
+from ptb_lm.torch_backend.penalties import add_activation_gradient, add_slowness_gradient
 from ptb_lm.torch_backend.precision import LossScale
-from ptb_lm.torch_backend.stack import State, WindowDropout, apply_in_order, embed, mask_weights
+from ptb_lm.torch_backend.stack import State, embed
 
 
 class TrainingStep:
@@ -76,7 +76,7 @@ class TrainingStep:
         self.optimizer = OPTIMIZERS[network.config.optimizer](network)
         self.rate = torch.zeros((), device=network.device, dtype=torch.float64)
         self._rate_on_device = 0.0
-        self._averages: MovingAverage | None = None
+        self._averages: list[Tensor] = []  # of the parameters, in the order of their canonical names
         self.run: WindowStep = self.compute
         if execution == "graph":
             self.run = self.capture(CudaRecorder(network.device, self.dropout.generator))
@@ -220,15 +220,20 @@ class TrainingStep:
 
     def average(self, weight: float) -> None:
         """Move the averages of the parameters towards them; see ptb_lm.model.backend.Backend."""
-        if self._averages is None:
-            self._averages = MovingAverage([place.value for place in self.network.canonical().values()])
-        else:
-            self._averages.update(weight)
+        parameters = [place.value for place in self.network.canonical().values()]
+        if not self._averages:
+            self._averages = [parameter.clone() for parameter in parameters]
+            return
+        for parameter, average in zip(parameters, self._averages, strict=True):
+            average.lerp_(parameter, weight)
 
     def swap_averages(self) -> None:
         """Exchange the parameters and their averages; a second call undoes it, to the bit."""
-        assert self._averages is not None, "average was called before"
-        self._averages.swap()
+        places = self.network.canonical().values()
+        for place, average in zip(places, self._averages, strict=True):
+            parameter = place.value.clone()
+            place.value.copy_(average)
+            average.copy_(parameter)
         self.network.refresh()
 
     def export_state(self, state: State) -> Arrays:
@@ -251,30 +256,6 @@ class TrainingStep:
             self.loss_scale.load(arrays)
         self.optimizer.load(arrays)
         return exchange.restore_carried(arrays, self.state_names, self.network.stack.zero_state, self.ranks)
-
-
-class MovingAverage:
-    """An exponential moving average of some tensors.
-
-    Args:
-        values: Tensors without a gradient, which may be views. The average begins as they are.
-    """
-
-    def __init__(self, values: Sequence[Tensor]) -> None:
-        self._values = values
-        self._averages = [value.clone() for value in values]
-
-    def update(self, weight: float) -> None:
-        """Do average += weight * (value - average)."""
-        for value, average in zip(self._values, self._averages, strict=True):
-            average.lerp_(value, weight)
-
-    def swap(self) -> None:
-        """Exchange values and averages; a second call undoes it, to the bit."""
-        for value, average in zip(self._values, self._averages, strict=True):
-            kept = value.clone()
-            value.copy_(average)
-            average.copy_(kept)
 
 
 class _InjectedGradient(torch.autograd.Function):

@@ -14,8 +14,9 @@ from ptb_lm.model.frameworks import FRAMEWORKS
 
 tf = pytest.importorskip("tensorflow")
 
+from sequence_classifier.tensorflow_network import InvertedDropout  # noqa: E402
+
 from ptb_lm.tf_backend.adam import Adam  # noqa: E402
-from ptb_lm.tf_backend.dropout import InvertedDropout  # noqa: E402
 from ptb_lm.tf_backend.runtime import apply_execution  # noqa: E402
 
 # No two of a tensor's axes have the same size.

@@ -9,12 +9,12 @@ import pytest
 import sequence_classifier
 import torch
 from sequence_classifier import CLASSIFIERS, LOSSES, Batch, ClassifierConfig, reference
+from sequence_classifier.on_torch import InvertedDropout
 from torch import Tensor
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import reference_updates
 from ptb_lm.model.choice import Choice
-from ptb_lm.torch_backend.stack import InvertedDropout
 
 BATCH, STEPS = 5, 6
 # Some end together, some alone; between two ends lies one step, or several.

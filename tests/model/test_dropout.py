@@ -3,6 +3,7 @@
 import importlib
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -309,17 +310,16 @@ def test_masks_keep_at_their_rate_and_the_mean_and_are_fresh_each_window(
 
 @every_framework
 @pytest.mark.parametrize("keep_prob", [0.35, 0.5, 0.9])
-def test_inverted_dropout_has_a_fresh_mask_at_each_call(framework: str, keep_prob: float) -> None:
+def test_each_mask_is_a_fresh_one(framework: str, keep_prob: float) -> None:
     place: Any = Place((35, 20, 650), keep_prob)
+    draw: Callable[[], Any]
     if framework == "torch":
-        from ptb_lm.torch_backend.stack import InvertedDropout
-
-        ones = importlib.import_module("torch").ones(place.shape)
-        dropout: Any = InvertedDropout(keep_prob, device=ones.device, seed=0)
+        torch, dropout = (importlib.import_module(name) for name in ("torch", "ptb_lm.torch_backend.dropout"))
+        draw = partial(dropout.draw_mask, place, torch.Generator().manual_seed(0), torch.float32)
     else:
-        ones = importlib.import_module("tensorflow").ones(place.shape)
-        dropout = importlib.import_module("ptb_lm.tf_backend.dropout").InvertedDropout(keep_prob, seed=0)
-    masks = [array_of(dropout(ones)) for _ in range(2)]
+        tf, dropout = (importlib.import_module(name) for name in ("tensorflow", "ptb_lm.tf_backend.dropout"))
+        draw = partial(dropout.draw_mask, dropout.new_stream(0), *place, tf.float32)
+    masks = [array_of(draw()) for _ in range(2)]
     for mask in masks:
         check_rate(mask, place)
     assert (masks[0] != masks[1]).any()

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from ptb_lm.model import cells, parameters, reference
 from ptb_lm.model.cells import CELLS
 from ptb_lm.model.cells.cell import Cell
+from ptb_lm.model.dropout_places import Place
 from ptb_lm.torch_backend.cells import Layer, Lengths, StackLayer
+from ptb_lm.torch_backend.dropout import draw_mask, no_dropout
 from ptb_lm.torch_backend.runtime import apply_execution
-from ptb_lm.torch_backend.stack import InvertedDropout, RecurrentStack, State, no_dropout
+from ptb_lm.torch_backend.stack import RecurrentStack, State
 
 STEPS, BATCH, INPUTS, HIDDEN = 9, 6, 4, (7, 5, 3)
 LENGTHS = [4, 9, 6, 1, 6, 9]  # some equal, out of order, the least and the most
@@ -83,7 +85,11 @@ def measure(
     for index in range(len(state)):
         found |= {f"h {index}": after[index][0], f"c {index}": after[index][1]}
         found |= {f"d_h {index}": state[index][0].grad, f"d_c {index}": state[index][1].grad}
-    found |= {name: kept.gradient for name, kept in stack.canonical().items()}
+    found |= {
+        name: place._replace(parameter=place.parameter.grad).value
+        for name, place in stack.canonical().items()
+        if place.parameter.grad is not None
+    }
     return {
         name: tensor.detach().cpu().double().numpy() for name, tensor in found.items() if tensor is not None
     }
@@ -223,11 +229,11 @@ def test_scripted_layers_compute_the_same_in_both_directions(model: str) -> None
 def test_dropout_is_in_every_place_the_reference_has_it(
     model: str, bidirectional: bool, lengths: list[int] | None
 ) -> None:
-    dropout, masks = InvertedDropout(0.5, device=torch.device("cpu"), seed=0), list[np.ndarray]()
+    generator, masks = torch.Generator().manual_seed(0), list[np.ndarray]()
 
     def record(x: Tensor) -> Tensor:
-        mask = dropout(torch.ones_like(x))
-        masks.append(mask.detach().numpy())
+        mask = draw_mask(Place(tuple(x.shape), 0.5), generator, x.dtype)
+        masks.append(mask.numpy())
         return x * mask
 
     x_TBI, state = tensors(2, bidirectional)

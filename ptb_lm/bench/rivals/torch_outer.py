@@ -27,10 +27,11 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend.backend import TorchBackend, to_time_major
 from ptb_lm.torch_backend.cells import Layer, LSTMState
+from ptb_lm.torch_backend.dropout import Dropout, no_dropout
 from ptb_lm.torch_backend.loss import Loss
 from ptb_lm.torch_backend.runtime import apply_execution, check_compiler
 from ptb_lm.torch_backend.settings import computation
-from ptb_lm.torch_backend.stack import Directions, Dropout, RecurrentStack, State, embed, no_dropout
+from ptb_lm.torch_backend.stack import Directions, RecurrentStack, State, embed
 
 # Returns the output and each layer's state, of the input and each layer's state.
 Run: TypeAlias = Callable[[Tensor, list[Any]], tuple[Tensor, list[Any]]]

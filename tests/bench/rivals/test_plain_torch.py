@@ -99,7 +99,7 @@ def test_autocast_keeps_weights_and_gradients_in_float32_and_computes_in_bfloat1
     assert {h.dtype for h in loop.zero_state(20)} == {torch.float32}, "as a program that knows nothing of it"
     assert {h.dtype for h in state} == {torch.bfloat16}
     assert {kept.value.dtype for kept in loop.canonical().values()} == {torch.float32}
-    assert {kept.gradient.dtype for kept in loop.canonical().values()} == {torch.float32}
+    assert {kept.parameter.grad.dtype for kept in loop.canonical().values()} == {torch.float32}
     assert {number.dtype for number in loss} == {torch.float32}
     with pytest.raises(check.WrongError, match="NumPy reference's, more than"):
         compare(builder("cudnn@bf16"), "fp32")

@@ -1,0 +1,121 @@
+"""Inverted dropout in torch: masks, and how they are applied.
+
+Dropout has its own random stream. So the masks are the same for every layer implementation, and a run is
+resumable. Masks are drawn on the device, by nothing that waits for it.
+
+Shapes: B = batch, T = time steps, V = vocabulary.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ptb_lm.model.config import Config
+from ptb_lm.model.dropout_places import Masks, Place, places
+from ptb_lm.torch_backend import cpu
+
+Dropout = Callable[[Tensor], Tensor]
+
+# Smallest probability that 16 random bits meet to a thousandth of itself.
+MIN_KEEP_PROB_OF_16_BITS = 0.01
+
+
+class WindowDropout:
+    """The masks of a language model, drawn window by window.
+
+    Args:
+        config: Hyper-parameters.
+        vocabulary_size: V.
+        device: Device on which the masks are drawn.
+        dtype: Type of the masks.
+        seed: Seed of the stream.
+    """
+
+    def __init__(
+        self, config: Config, vocabulary_size: int, *, device: torch.device, dtype: torch.dtype, seed: int
+    ) -> None:
+        self.config = config
+        self.vocabulary_size = vocabulary_size
+        self.dtype = dtype
+        self.generator = torch.Generator(device)
+        self.generator.manual_seed(seed)
+        self._places: dict[tuple[int, int], Masks[Place]] = {}
+
+    def draw(self, batch: int, steps: int) -> Masks[Tensor]:
+        """Return the next window's masks; see ptb_lm.model.dropout_places.
+
+        Args:
+            batch: B.
+            steps: T.
+        """
+        if (batch, steps) not in self._places:
+            self._places[batch, steps] = places(self.config, self.vocabulary_size, batch=batch, steps=steps)
+        masks = self._places[batch, steps]
+        return Masks(
+            {name: draw_mask(place, self.generator, self.dtype) for name, place in masks.weights.items()},
+            [draw_mask(place, self.generator, self.dtype) for place in masks.units],
+        )
+
+    def preview(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
+        """Return the parts that the next window's masks will keep, without advancing the random stream."""
+        state = self.generator.get_state()
+        masks = self.draw(batch, steps)
+        self.generator.set_state(state)
+        return Masks(
+            {name: (mask != 0).cpu().numpy() for name, mask in masks.weights.items()},
+            [(mask != 0).cpu().numpy() for mask in masks.units],
+        )
+
+
+def no_dropout(x: Tensor) -> Tensor:
+    """Return x unchanged; evaluation uses this."""
+    return x
+
+
+def apply_in_order(masks: Sequence[Tensor]) -> Dropout:
+    """Return a function that applies one mask per call; without masks it changes nothing."""
+    if not masks:
+        return no_dropout
+    remaining = iter(masks)
+    return lambda x: x * next(remaining)
+
+
+@contextlib.contextmanager
+def mask_weights(masks: Mapping[Tensor, Tensor]) -> Iterator[None]:
+    """Multiply parameters by masks inside this context. After it they have their old values, to the bit.
+
+    In place, so that every layer computes with its weights as they lie, cuDNN's too, whatever runs it.
+    """
+    kept = {parameter: parameter.detach().clone() for parameter in masks}
+    with torch.no_grad():
+        for parameter, mask in masks.items():
+            parameter.mul_(mask)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in kept.items():
+                parameter.copy_(value)
+
+
+def draw_mask(place: Place, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """Return a mask: 0 with probability 1 - keep_prob, else 1 / keep_prob."""
+    mask = torch.empty(place.shape, device=generator.device, dtype=dtype)
+    if generator.device.type != "cpu" or place.keep_prob < MIN_KEEP_PROB_OF_16_BITS:
+        return mask.bernoulli_(place.keep_prob, generator=generator).div_(place.keep_prob)
+    # bernoulli_ draws in double precision, one number after the other. Here a random word serves four units,
+    # 16 bits for each: the probability is right to 2^-17.
+    words = torch.empty(-(-mask.numel() // 4), device="cpu", dtype=torch.int64)
+    words.random_(-(2**63), None, generator=generator)
+    most = round(place.keep_prob * 2**16) - 1
+    random = words.view(torch.uint16)[: mask.numel()].view(mask.shape)
+    if (kernels := cpu.find_kernels(mask)) is not None:
+        kernels.mask(mask, random, most, mask.new_ones(()).div_(place.keep_prob).item())
+        return mask
+    # torch can compare signed words alone.
+    kept = (random.view(torch.int16) ^ -(2**15)) <= most - 2**15
+    return mask.copy_(kept).div_(place.keep_prob)
