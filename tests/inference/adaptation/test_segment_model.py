@@ -46,13 +46,13 @@ def test_scores_state_and_gradients_equal_the_reference(config: Config, steps: i
         weights,
         words[None, :-1],
         words[None, 1:],
-        ([h[None] for h, _ in before], [c[None] for _, c in before]),
+        [(h_H[None], c_H[None]) for h_H, c_H in before],
     )
     assert -scored.log_p_T.sum().item() == pytest.approx(loss, rel=1e-12)
     assert len(scored.log_p_T) == len(scored.hidden_TH) == steps
-    for layer, (h_H, c_H) in enumerate(scored.state):
-        np.testing.assert_allclose(h_H, after[0][layer][0], rtol=1e-10, atol=1e-14)
-        np.testing.assert_allclose(c_H, after[1][layer][0], rtol=1e-10, atol=1e-14)
+    for found_layer, expected_layer in zip(scored.state, after, strict=True):
+        for part_H, expected_BH in zip(found_layer, expected_layer, strict=True):
+            np.testing.assert_allclose(part_H, expected_BH[0], rtol=1e-10, atol=1e-14)
     gradients = {name: (left.T @ right).numpy() for name, (left, right) in found.factors.items()}
     gradients |= {name: vector.numpy() for name, vector in found.vectors.items()}
     embedding = gradients.setdefault("embedding", np.zeros_like(weights["embedding"]))
