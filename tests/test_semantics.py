@@ -1,32 +1,28 @@
 """The semantics of a stack of LSTM layers: a test for each claim of docs/semantics.md.
 
-Our stacks compute in float32, and torch's on a GPU in float64, because cuDNN's float32 is approximate
-(support.CUDNN_FP32). torch.nn.LSTM, in float64 on a CPU, is the truth.
+The stack is the NumPy reference's; every model of both frameworks equals it in outputs, states and gradients
+(torch_backend/test_stack.py, tf_backend/test_stack.py). torch.nn.LSTM is the truth. Both are in float64.
 
 Shapes: T = time steps, B = batch, I = input width, H = hidden units, L = layers.
 """
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from support import ROOT, installed, random_weights, random_windows
+from support import ROOT
 from torch import nn
 
-from ptb_lm.common.errors import UserError
-from ptb_lm.model import backend, parameters
-from ptb_lm.model.choice import Choice
-from ptb_lm.model.config import Config
-from ptb_lm.model.frameworks import FRAMEWORKS
+from ptb_lm.model import parameters, reference
 
 STEPS, BATCH, INPUTS = 6, 4, 3
 State = Sequence[tuple[np.ndarray, np.ndarray]]  # h_BH and c_BH of each layer and direction
 Weights = Mapping[str, np.ndarray]
-TOLERANCE = 1e-6  # absolute; of float32, for outputs below 1
+TOLERANCE = 1e-13  # absolute, for outputs below 1
 
 
 class Result(NamedTuple):
@@ -34,93 +30,14 @@ class Result(NamedTuple):
     after: State
 
 
-Run = Callable[..., Result]  # (x_TBI, state=None, dropout=None)
-
-
-every_stack = pytest.mark.parametrize(
-    ("framework", "model", "device"),
-    [
-        pytest.param(framework, model, "cpu", marks=installed(framework))
-        for framework, row in FRAMEWORKS.items()
-        for model in row.models
-    ]
-    + [
-        pytest.param(framework, "cudnn", "cuda", marks=[installed(framework), pytest.mark.gpu])
-        for framework in FRAMEWORKS
-    ],
-)
-
-
-def stack(framework: str, model: str, device: str, weights: Weights, *, bidirectional: bool = False) -> Run:
-    """One of our stacks, NumPy in and out."""
-    make = {"torch": torch_stack, "tensorflow": tensorflow_stack}[framework]
-    return make(model, device, weights, bidirectional=bidirectional)
-
-
-def torch_stack(model: str, device: str, weights: Weights, *, bidirectional: bool) -> Run:
-    from ptb_lm.torch_backend.dropout import no_dropout
-    from ptb_lm.torch_backend.precision import PRECISIONS, gpu_settings
-    from ptb_lm.torch_backend.settings import hold_settings
-    from ptb_lm.torch_backend.stack import RecurrentStack
-
-    precision = PRECISIONS["fp32" if device == "cpu" else "fp64"]
-    built = RecurrentStack.build(model, *sizes(weights), bidirectional=bidirectional)
-    built = built.to(device, precision.master)
-    for name, kept in built.canonical().items():
-        kept.value.copy_(torch.from_numpy(weights[name]))
-
-    def tensor(array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(device, precision.master)
-
-    @torch.no_grad()
-    def run(x_TBI: np.ndarray, state: State | None = None, dropout: Any = no_dropout) -> Result:
-        before = built.zero_state(x_TBI.shape[1])
-        if state is not None:
-            before = [(tensor(h_BH), tensor(c_BH)) for h_BH, c_BH in state]
-        # Not by torch.backends.cudnn.flags, which switches cuDNN off unless it is told not to.
-        with hold_settings(gpu_settings(precision)):
-            assert torch.backends.cudnn.enabled
-            y, after = built(tensor(x_TBI), before, dropout=dropout)
-        return Result(y.cpu().numpy(), [(h_BH.cpu().numpy(), c_BH.cpu().numpy()) for h_BH, c_BH in after])
-
-    return run
-
-
-def tensorflow_stack(model: str, device: str, weights: Weights, *, bidirectional: bool) -> Run:
-    import tensorflow as tf
-
-    from ptb_lm.tf_backend.cells import layer_type
-    from ptb_lm.tf_backend.dropout import no_dropout
-    from ptb_lm.tf_backend.runtime import choose_device
-    from ptb_lm.tf_backend.stack import RecurrentStack
-
-    try:
-        chosen = choose_device(
-            Choice.create(framework="tensorflow", model=model, execution="eager", device=device)
-        )
-    except UserError as error:
-        pytest.skip(str(error))
-    with tf.device(chosen.name):
-        built = RecurrentStack(
-            layer_type(model, gpu=chosen.gpu),
-            *sizes(weights),
-            bidirectional=bidirectional,
-            unroll="static",
-            dtype=tf.float32,
-        )
-        built.load(weights)
-
-    def run(x_TBI: np.ndarray, state: State | None = None, dropout: Any = no_dropout) -> Result:
-        with tf.device(chosen.name):
-            before = built.zero_state(x_TBI.shape[1])
-            if state is not None:
-                before = [
-                    (tf.constant(h_BH, tf.float32), tf.constant(c_BH, tf.float32)) for h_BH, c_BH in state
-                ]
-            y, after = built(tf.constant(x_TBI, tf.float32), before, dropout=dropout)
-        return Result(y.numpy(), [(h_BH.numpy(), c_BH.numpy()) for h_BH, c_BH in after])
-
-    return run
+def run(
+    weights: Weights, x_TBI: np.ndarray, state: State | None = None, *, factors: Sequence[float] | None = None
+) -> Result:
+    """Run our stack; the factors stand for dropout of all units or none, in each of its places."""
+    before = state or reference.zero_state(weights, x_TBI.shape[1])
+    masks = None if factors is None else [np.full((1, 1, 1), factor) for factor in factors]
+    y, after, _ = reference.stack_forward(weights, x_TBI, before, masks=masks)
+    return Result(y, after)
 
 
 def sizes(weights: Weights) -> tuple[int, list[int]]:
@@ -199,25 +116,20 @@ def assert_equal_states(found: State, expected: State, *, atol: float = TOLERANC
             np.testing.assert_allclose(part, expected_part, rtol=atol, atol=atol, err_msg=f"{name} {index}")
 
 
-@every_stack
-def test_a_stack_is_its_layers_one_after_the_other(framework: str, model: str, device: str) -> None:
+def test_a_stack_is_its_layers_one_after_the_other() -> None:
     weights, x_TBI, state = lstm_weights([5, 5, 5]), inputs(), random_state([5, 5, 5])
-    found = stack(framework, model, device, weights)(x_TBI, state)
+    found = run(weights, x_TBI, state)
     assert_equal(found, run_nn_lstm(nn_lstm(weights), x_TBI, state))
     y, after = x_TBI, []
     for layer in range(3):
-        single = stack(framework, model, device, only_layer(weights, layer))
-        y, layer_after = single(y, state[layer : layer + 1])
+        y, layer_after = run(only_layer(weights, layer), y, state[layer : layer + 1])
         after.extend(layer_after)
     assert_equal(found, Result(y, after))
 
 
-@every_stack
-def test_y_is_the_top_layer_at_every_step_and_hy_every_layer_at_the_last(
-    framework: str, model: str, device: str
-) -> None:
+def test_y_is_the_top_layer_at_every_step_and_hy_every_layer_at_the_last() -> None:
     weights, x_TBI = lstm_weights([5, 5, 5]), inputs()
-    y, after = stack(framework, model, device, weights)(x_TBI)
+    y, after = run(weights, x_TBI)
     assert y.shape == (STEPS, BATCH, 5)
     assert [(h.shape, c.shape) for h, c in after] == [((BATCH, 5), (BATCH, 5))] * 3
     for layer in range(3):
@@ -228,41 +140,35 @@ def test_y_is_the_top_layer_at_every_step_and_hy_every_layer_at_the_last(
     np.testing.assert_allclose(y, expected, rtol=0, atol=TOLERANCE)
 
 
-@every_stack
-def test_a_missing_state_is_zero(framework: str, model: str, device: str) -> None:
+def test_a_missing_state_is_zero() -> None:
     weights, x_TBI = lstm_weights([5, 5]), inputs()
-    found = stack(framework, model, device, weights)(x_TBI)
+    found = run(weights, x_TBI)
     assert_equal(found, run_nn_lstm(nn_lstm(weights), x_TBI, None))
     assert_equal(found, run_nn_lstm(nn_lstm(weights), x_TBI, [(np.zeros((BATCH, 5)),) * 2] * 2))
 
 
-@every_stack
-def test_carried_state_sees_beyond_the_window_and_zero_state_does_not(
-    framework: str, model: str, device: str
-) -> None:
-    run = stack(framework, model, device, lstm_weights([5, 5]))
+def test_carried_state_sees_beyond_the_window_and_zero_state_does_not() -> None:
+    weights = lstm_weights([5, 5])
     early_TBI, late_TBI = inputs(2), inputs(4)
     changed_TBI = early_TBI.copy()
     changed_TBI[0, 1] += 1
-    first, second = run(early_TBI), run(changed_TBI)
-    carried = run(late_TBI, first.after).y - run(late_TBI, second.after).y
+    first, second = run(weights, early_TBI), run(weights, changed_TBI)
+    carried = run(weights, late_TBI, first.after).y - run(weights, late_TBI, second.after).y
     # One sample was changed, and every later output of it changes with it; no other sample's does.
     assert (np.abs(carried[:, 1]).max(axis=-1) > 1e-5).all()
     np.testing.assert_array_equal(np.delete(carried, 1, axis=1), 0)
     # Windows of one run, of which the second begins at zero, as the trainer's does at an epoch's start.
-    zero = [run(late_TBI).y for _ in (run(early_TBI), run(changed_TBI))]
+    zero = [run(weights, late_TBI).y for _ in (run(weights, early_TBI), run(weights, changed_TBI))]
     np.testing.assert_array_equal(*zero)
-    assert np.abs(zero[0] - run(late_TBI, first.after).y).max() > 0.01
+    assert np.abs(zero[0] - run(weights, late_TBI, first.after).y).max() > 0.01
 
 
-@every_stack
-def test_one_step_at_a_time_is_the_whole_sequence(framework: str, model: str, device: str) -> None:
+def test_one_step_at_a_time_is_the_whole_sequence() -> None:
     weights, x_TBI, state = lstm_weights([5, 7]), inputs(), random_state([5, 7])
-    run = stack(framework, model, device, weights)
-    whole = run(x_TBI, state)
+    whole = run(weights, x_TBI, state)
     outputs = []
     for x_BI in x_TBI:
-        y, state = run(x_BI[None], state)
+        y, state = run(weights, x_BI[None], state)
         outputs.append(y)
     assert_equal(Result(np.concatenate(outputs), state), whole)
 
@@ -285,14 +191,10 @@ def test_nn_lstm_has_dropout_between_the_layers_alone() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1])
-@every_stack
-def test_our_stack_has_dropout_on_the_input_and_between_the_layers(
-    framework: str, model: str, device: str, place: int
-) -> None:
+def test_our_stack_has_dropout_on_the_input_and_between_the_layers(place: int) -> None:
     """All units are dropped in one place: the layer above sees zeros, and what is below is as it was."""
     weights, x_TBI = lstm_weights([5, 7]), inputs()
-    factors = iter([float(index != place) for index in range(3)])
-    dropped = stack(framework, model, device, weights)(x_TBI, dropout=lambda x: x * next(factors))
+    dropped = run(weights, x_TBI, factors=[float(index != place) for index in range(3)])
     y, after = x_TBI, []
     for layer in range(2):
         single = nn_lstm(only_layer(weights, layer))
@@ -301,53 +203,16 @@ def test_our_stack_has_dropout_on_the_input_and_between_the_layers(
     assert_equal(dropped, Result(y, after))
 
 
-@pytest.mark.parametrize(
-    ("framework", "model"),
-    [
-        pytest.param(framework, model, marks=installed(framework))
-        for framework, row in FRAMEWORKS.items()
-        for model in row.models
-    ],
-)
-def test_the_language_model_has_dropout_on_the_top_output(
-    framework: str, model: str, tiny_config: Config
-) -> None:
-    """All units are dropped: nothing but the softmax's bias is left to predict from."""
-    config = tiny_config.replace(keep_prob=1e-9, num_layers=1)
-    weights = random_weights(config, 11, seed=1)
-    built = backend.build(
-        config, weights, Choice.create(framework=framework, model=model, device="cpu", seed=1)
-    )
-    ((x_BT, y_BT),) = random_windows(config, 11, 1, seed=2)
-    _, loss = built.train_step(x_BT, y_BT, built.zero_state(config.batch_size), learning_rate=0.0)
-    (measured,) = built.read([loss])
-    bias_V = weights["softmax.bias"]
-    expected = -(bias_V - np.log(np.exp(bias_V).sum()))[y_BT].sum()
-    assert measured.nll == pytest.approx(expected, rel=1e-6)
-
-
-@every_stack
-def test_layers_may_differ_in_size(framework: str, model: str, device: str) -> None:
-    check_sizes(framework, model, device, [3, 8, 5, 7], atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("framework", [pytest.param(each, marks=installed(each)) for each in FRAMEWORKS])
-def test_layers_of_1024_and_1024_and_512_units(framework: str) -> None:
-    # The sums of 2,048 products round more than those of 13.
-    check_sizes(framework, "cudnn", "cpu", [1024, 1024, 1024, 512], atol=1e-5)
-
-
-def check_sizes(framework: str, model: str, device: str, widths: list[int], *, atol: float) -> None:
-    """Compare a stack with torch.nn.LSTMs of one layer; widths are the input's and each layer's."""
-    weights = lstm_weights(widths[1:], width=widths[0])
-    x_TBI = inputs(width=widths[0])
-    found = stack(framework, model, device, weights)(x_TBI)
+def test_layers_may_differ_in_size() -> None:
+    widths = [INPUTS, 8, 5, 7]
+    weights, x_TBI = lstm_weights(widths[1:]), inputs()
+    found = run(weights, x_TBI)
     assert [h.shape[1] for h, _ in found.after] == widths[1:]
     y, after = x_TBI, []
-    for layer in range(len(widths) - 1):
+    for layer in range(3):
         y, layer_after = run_nn_lstm(nn_lstm(only_layer(weights, layer)), y)
         after.extend(layer_after)
-    assert_equal(found, Result(y, after), atol=atol)
+    assert_equal(found, Result(y, after))
 
 
 def test_one_call_of_nn_lstm_has_one_size() -> None:
@@ -370,13 +235,10 @@ def test_a_top_layer_of_half_the_size_saves_a_fifth_of_the_work() -> None:
     assert 1 - narrow / equal == pytest.approx(0.21, abs=0.005)
 
 
-@every_stack
-def test_both_directions_double_the_width_of_y_and_the_number_of_states(
-    framework: str, model: str, device: str
-) -> None:
+def test_both_directions_double_the_width_of_y_and_the_number_of_states() -> None:
     weights = lstm_weights([5, 5], bidirectional=True)
     x_TBI, state = inputs(), random_state([5] * 4)
-    found = stack(framework, model, device, weights, bidirectional=True)(x_TBI, state)
+    found = run(weights, x_TBI, state)
     y, after = found
     assert y.shape == (STEPS, BATCH, 2 * 5)
     assert [h.shape for h, _ in after] == [(BATCH, 5)] * 4
