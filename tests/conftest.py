@@ -42,6 +42,12 @@ def small_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def data(small_corpus: Path) -> Path:
+    """The same, for files that need no other; beside it a test may leave a run of a name of its own."""
+    return small_corpus
+
+
+@pytest.fixture(scope="session")
 def plain_run(small_corpus: Path) -> Iterator[Path]:
     """A finished run on it by the tests' own flags: trained once for all that only look at it."""
     run = runs.train_run(small_corpus, small_corpus.parent / "run")

@@ -150,7 +150,7 @@ def run_command(case: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     with (
         mock.patch.dict(os.environ, environment),
         mock.patch.object(ranks, "reduce_precision", sent),
-        mock.patch.object(launch, "StopRequest", return_value=StopAfter(after)),
+        stopped_at_question(after),
         mock.patch.object(launch.host, "environment", return_value={"commit": commit}),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(out),
@@ -220,6 +220,13 @@ class StopAfter(StopRequest):
     @signal_number.setter
     def signal_number(self, value: int | None) -> None:
         pass
+
+
+@contextlib.contextmanager
+def stopped_at_question(number: int) -> Iterator[None]:
+    """Let a run stop when the trainer, which asks at each step and window, has asked so often."""
+    with mock.patch("ptb_lm.training.launch.StopRequest", return_value=StopAfter(number)):
+        yield
 
 
 def backend_type(framework: str) -> Any:

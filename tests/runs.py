@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from support import random_weights
+from support import assert_arrays, random_weights
 
 from ptb_lm import train
 from ptb_lm.common import cli
@@ -135,12 +135,9 @@ def assert_equal_runs(run: Path, expected: Path) -> None:
     from ptb_lm.training.run_directory import RunDirectory
 
     state, expected_state = final_state(run), final_state(expected)
-    assert state.keys() == expected_state.keys()
-    for name, array in state.items():
-        np.testing.assert_array_equal(array, expected_state[name], err_msg=name)
+    assert_arrays(state, expected_state)
     best, expected_best = (tensors.load(RunDirectory(path).weights)[0] for path in (run, expected))
-    for name, array in best.items():
-        np.testing.assert_array_equal(array, expected_best[name], err_msg=name)
+    assert_arrays(best, expected_best)
     assert untimed_rows(run) == untimed_rows(expected)
     for key in UNTIMED_RESULT:
         assert result(run)[key] == result(expected)[key]

@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import importlib
 import importlib.util
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from ptb_lm.bench import check
 from ptb_lm.bench.run import timed_steps
 from ptb_lm.bench.workloads import Task
 from ptb_lm.data import corpus
-from ptb_lm.model import parameters
+from ptb_lm.model import parameters, reference
 from ptb_lm.model.config import Config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,6 +48,35 @@ def random_windows(
         vocabulary_size, size=(config.batch_size, count * config.num_steps + 1), dtype=np.int32
     )
     return list(corpus.windows(ids, config.num_steps))
+
+
+def assert_arrays(
+    found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], *, atol: float = 0
+) -> None:
+    """Assert that arrays are those of the same names, to the bit unless there is a bound."""
+    for name in found.keys() & expected.keys():
+        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=atol, err_msg=name)
+    assert found.keys() == expected.keys()
+
+
+def reference_perplexity(weights: Mapping[str, np.ndarray], ids: np.ndarray, *, batch_size: int = 1) -> float:
+    """The perplexity of a split, in so many rows, by NumPy in float64."""
+    rows_BL = corpus.rows(ids, batch_size)
+    weights = {name: array.astype(np.float64) for name, array in weights.items()}
+    zero = reference.zero_state(weights, batch_size)
+    loss, _, _ = reference.loss_and_gradients(weights, rows_BL[:, :-1], rows_BL[:, 1:], zero)
+    return math.exp(loss / (rows_BL.shape[1] - 1))
+
+
+def trace_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let torch.compile run what it has traced, without making machine code of it, which takes long.
+
+    What is traced, and how it is decomposed, is ours to get right. What Inductor makes of it is torch's: the
+    tests of the simplest model run it.
+    """
+    torch = importlib.import_module("torch")
+    traced = functools.partial(torch.compile, backend="aot_eager_decomp_partition")
+    monkeypatch.setattr(torch, "compile", traced)
 
 
 class AfterOtherStepsError(Exception):

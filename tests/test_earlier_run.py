@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runs
-from support import ROOT, installed
+from support import ROOT, assert_arrays, installed
 
 import ptb_lm
 from ptb_lm import train
@@ -45,6 +45,4 @@ def test_a_stopped_run_goes_on_as_it_did(kept: Path, tmp_path: Path) -> None:
     for key in runs.UNTIMED_RESULT:
         assert result[key] == pytest.approx(expected[key], rel=RUN)
     weights, then = (tensors.load(each / "weights.safetensors")[0] for each in (run, kept / "finished"))
-    assert weights.keys() == then.keys()
-    for name, array in weights.items():
-        np.testing.assert_allclose(array, then[name], rtol=0, atol=SINGLE, err_msg=name)
+    assert_arrays(weights, then, atol=SINGLE)

@@ -22,11 +22,6 @@ from ptb_lm.training import evaluation, tensors
 from ptb_lm.training.run_directory import RunDirectory
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return runs.write_corpus(tmp_path_factory.mktemp("extremes") / "data")
-
-
 def test_a_learning_rate_beyond_a_float_is_refused() -> None:
     with pytest.raises(UserError, match=r"--lr-decay 1e\+30 .*epoch 13"):
         SMALL.replace(lr_decay=1e30)

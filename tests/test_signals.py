@@ -39,11 +39,6 @@ Expected = Callable[[str, int], Path]  # of a framework and epochs
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return runs.write_corpus(tmp_path_factory.mktemp("stopping") / "data")
-
-
-@pytest.fixture(scope="module")
 def expected(data: Path) -> Expected:
     """Runs that never stopped, by framework and epochs; made when they are asked for."""
 

@@ -32,11 +32,6 @@ pytestmark = pytest.mark.slow
 GROUPS = ["data", "model", "training", "run", "speed"]  # of the flags
 
 
-@pytest.fixture(scope="module")
-def data(small_corpus: Path) -> Path:
-    return small_corpus
-
-
 @pytest.fixture
 def run(plain_run: Path, tmp_path: Path) -> Path:
     """A finished run of one's own."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 from support import ROOT
 
 
@@ -51,6 +52,17 @@ def tf_config(ports: Sequence[int], rank: int) -> str:
     chief, *workers = [f"127.0.0.1:{port}" for port in ports]
     task = {"type": "worker", "index": rank - 1} if rank else {"type": "chief", "index": 0}
     return json.dumps({"cluster": {"chief": [chief], "worker": workers}, "task": task})
+
+
+def assert_computed_by_one(several: Sequence[dict[str, Any]], alone: dict[str, Any], *, bound: float) -> None:
+    """Assert that each of several computed in a case what one alone did, and all the same to the bit."""
+    first = several[0]
+    for quantity in ("nll", "gradient_norm", "evaluated"):
+        np.testing.assert_allclose(first[quantity], alone[quantity], rtol=bound, err_msg=quantity)
+    np.testing.assert_allclose(first["carried"], alone["carried"], atol=bound)
+    for weight, array in alone["weights"].items():
+        np.testing.assert_allclose(first["weights"][weight], array, atol=bound, err_msg=weight)
+    assert all(other == first for other in several)
 
 
 def done_together(size: int, how: str, cases: Sequence[dict[str, Any]]) -> list[list[Any]]:

@@ -8,7 +8,7 @@ import pytest
 from support import random_weights
 
 from ptb_lm.data import corpus
-from ptb_lm.model import reference, reference_updates
+from ptb_lm.model import cells, reference, reference_updates
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import places
 
@@ -56,7 +56,8 @@ def next_masks(built: Any, steps: int) -> dict[str, Any]:
     """The masks of a model's next window, as the reference takes them."""
     config = built.config
     kept = built.next_masks(config.batch_size, steps)
-    place = places(config, VOCABULARY, batch=config.batch_size, steps=steps)
+    words = len(built.export_weights()["softmax.bias"])
+    place = places(config, words, batch=config.batch_size, steps=steps)
     units = [mask / each.keep_prob for mask, each in zip(kept.units, place.units, strict=True)]
     weights = {name: kept.weights[name] / each.keep_prob for name, each in place.weights.items()}
     return {"masks": units or None, "weight_masks": weights}
@@ -67,14 +68,19 @@ def rate_of(config: Config) -> float:
 
 
 def assert_steps_equal_the_reference(
-    built: Any, windows: Sequence[tuple[np.ndarray, np.ndarray]], *, bound: float
+    built: Any,
+    windows: Sequence[tuple[np.ndarray, np.ndarray]],
+    *,
+    bound: float,
+    rate: float | None = None,
 ) -> None:
-    """Loss, norm, and every weight, with the masks that the model says it will draw.
+    """Loss, norm, every weight and the carried state, with the masks that the model says it will draw.
 
     The model has the weights of `random_weights` with the seed 1. Some steps are clipped, and others are not.
     """
-    config, rate = built.config, rate_of(built.config)
-    weights, batch = random_weights(config, VOCABULARY, seed=1), config.batch_size
+    config, rate = built.config, rate or rate_of(built.config)
+    words, batch = len(built.export_weights()["softmax.bias"]), config.batch_size
+    weights = random_weights(config, words, seed=1)
     state, expected_state = built.zero_state(batch), reference.zero_state(weights, batch)
     adam, clipped = reference_updates.adam_zero_state(weights), []
     for step, (x_BT, y_BT) in enumerate(windows):
@@ -118,5 +124,11 @@ def assert_steps_equal_the_reference(
             np.testing.assert_allclose(
                 array, weights[name], rtol=0, atol=10 * bound, err_msg=f"step {step}, {name}"
             )
+        carried = built.export_training_state(state)
+        by_name = zip(*expected_state, strict=True)
+        for name, layers in zip(cells.get(config.cell).state_names, by_name, strict=True):
+            for found_BH, state_BH in zip(carried[name], layers, strict=True):
+                used_BH = found_BH[:, : state_BH.shape[1]]  # kept as wide as the widest layer's
+                np.testing.assert_allclose(used_BH, state_BH, rtol=0, atol=10 * bound, err_msg=f"step {step}")
     assert any(clipped)
     assert not all(clipped)

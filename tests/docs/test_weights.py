@@ -17,11 +17,6 @@ PAGE = (ROOT / "docs" / "weights.md").read_text(encoding="utf-8")
 (CODE,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return runs.write_corpus(tmp_path_factory.mktemp("weights") / "data")
-
-
 @pytest.mark.parametrize(
     "flags", [["--embedding-size", "5"], ["--tie-weights", "--num-layers", "3"]], ids=["untied", "tied"]
 )

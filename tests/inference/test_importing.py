@@ -12,6 +12,7 @@ import pytest
 import runs
 import safetensors.torch
 import torch
+from support import assert_arrays
 from torch import Tensor, nn
 
 import ptb_lm
@@ -319,8 +320,7 @@ def test_weights_that_were_changed_on_purpose_become_a_run(
         safetensors.torch.save_file(edited, run / "weights.safetensors", header)
         assert f"ptb-lm import {run}" in runs.refusal(capsys, evaluate, run)
     assert runs.run_command(import_run, run, "--run-dir", new) == 0
-    for name, array in tensors.load(new / "weights.safetensors")[0].items():
-        np.testing.assert_array_equal(array, edited[name])
+    assert_arrays(tensors.load(new / "weights.safetensors")[0], edited)
     before, after = (runs.without_checksum((each / "config.json").read_text()) for each in (run, new))
     assert after.pop("imported")
     assert after == before

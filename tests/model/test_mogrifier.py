@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import assert_gradients
+from support import assert_arrays, assert_gradients
 
 from ptb_lm.model import cells, parameters
 from ptb_lm.model.cells.cell import Array, LayerState, sigmoid
@@ -83,8 +83,7 @@ def test_without_a_round_it_is_the_lstm() -> None:
     np.testing.assert_array_equal(found[0], d_x)
     np.testing.assert_array_equal(found[1], d_state)
     assert found[2].keys() == gradients.keys()
-    for name, gradient in gradients.items():
-        np.testing.assert_array_equal(found[2][name], gradient)
+    assert_arrays(found[2], gradients)
 
 
 def test_a_rank_s_factors_compute_what_their_product_computes() -> None:

@@ -1,6 +1,5 @@
 """scripts/keep: a trained run in the tables, its second checks, and which runs are records."""
 
-import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import runs
-from support import ROOT
+from support import ROOT, reference_perplexity
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs as trained
-from ptb_lm.model import reference
 from ptb_lm.training import run_data
 from ptb_lm.training.run_directory import RunDirectory
 from results import __main__ as command
@@ -44,10 +42,8 @@ def by_the_reference(run: Path) -> float:
     directory = RunDirectory(run)
     config, vocabulary = directory.read_config(), directory.read_vocabulary()
     weights = directory.read_weights(config, vocabulary)
-    ids_1L = run_data.load_with_its_words(config, vocabulary).splits["test"][None]
-    state = reference.zero_state(weights, 1)
-    nll, _, _ = reference.loss_and_gradients(weights, ids_1L[:, :-1], ids_1L[:, 1:], state)
-    return math.exp(nll / (ids_1L.size - 1))
+    ids = run_data.load_with_its_words(config, vocabulary).splits["test"]
+    return reference_perplexity(weights, ids)
 
 
 def test_a_run_is_kept_checked_and_shown(

@@ -11,10 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from support import random_weights, random_windows  # noqa: E402
+from support import random_weights, random_windows, trace_alone  # noqa: E402
+from training_steps import assert_steps_equal_the_reference  # noqa: E402
 
 from ptb_lm.common.errors import UserError  # noqa: E402
-from ptb_lm.model import backend, reference, reference_updates  # noqa: E402
+from ptb_lm.model import backend, reference  # noqa: E402
 from ptb_lm.model.choice import Choice  # noqa: E402
 from ptb_lm.model.config import Config  # noqa: E402
 from ptb_lm.torch_backend import cpu, native  # noqa: E402
@@ -57,22 +58,9 @@ def test_every_implementation_equals_the_reference(
     choice: cpu.Implementation, model: str, tied: bool, tiny_config: Config
 ) -> None:
     choose(choice)
-    config = tiny_config.replace(tie_weights=tied)
-    weights = {
-        n: w.astype(np.float32).astype(np.float64) for n, w in random_weights(config, VOCABULARY, 1).items()
-    }
-    built = backend.build(config, weights, Choice.create(model=model, device="cpu", seed=1))
-    state, expected_state = (
-        built.zero_state(config.batch_size),
-        reference.zero_state(weights, config.batch_size),
-    )
-    for step, (x_BT, y_BT) in enumerate(random_windows(config, VOCABULARY, 20, seed=2)):
-        expected, gradients, expected_state = reference.loss_and_gradients(
-            weights, x_BT, y_BT, expected_state
-        )
-        weights, _ = reference_updates.sgd_update(weights, gradients, learning_rate=0.5, max_grad_norm=5.0)
-        state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.5)
-        assert built.read([loss])[0].nll / config.batch_size == pytest.approx(expected, rel=1e-5), step
+    built = build(tiny_config.replace(tie_weights=tied, max_grad_norm=1.2), model=model)
+    windows = random_windows(built.config, VOCABULARY, 20, seed=2)
+    assert_steps_equal_the_reference(built, windows, bound=1e-5, rate=0.5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -218,9 +206,10 @@ def test_nothing_is_compiled_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     [("native", "OpenBLAS", "fp32"), ("torch", "oneDNN", "fp32"), ("native", "MKL", "bf16")],
 )
 def test_block_fused_is_compiled_with_every_kernel_and_library(
-    kernels: str, library: str, precision: str, tiny_config: Config
+    kernels: str, library: str, precision: str, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MKL and torch's own kernels are compiled elsewhere: float64 knows no others."""
+    trace_alone(monkeypatch)
     choice = cpu.Implementation(kernels, library)
     choose(choice)
     config = tiny_config.replace(num_layers=1)  # each is compiled by itself

@@ -96,16 +96,8 @@ def computed_by_one(name: str) -> dict[str, Any]:
 )
 def test_several_ranks_compute_what_one_does(size: int, name: str) -> None:
     precision = CASES[name].get("reduce_precision", CASES[name]["choice"]["precision"])
-    alone, bound = computed_by_one(name), BOUNDS[precision]
-    first, *others = (each[name] for each in found(size))
-    for quantity in ("nll", "gradient_norm", "evaluated"):
-        np.testing.assert_allclose(first[quantity], alone[quantity], rtol=bound, err_msg=quantity)
-    np.testing.assert_allclose(first["carried"], alone["carried"], atol=bound)
-    for weight, array in alone["weights"].items():
-        np.testing.assert_allclose(first["weights"][weight], array, atol=bound, err_msg=weight)
-    # No rank drifts from the others: the same numbers, the same weights, to the bit.
-    for other in others:
-        assert other == first
+    several = [each[name] for each in found(size)]
+    together.assert_computed_by_one(several, computed_by_one(name), bound=BOUNDS[precision])
 
 
 def test_the_sum_of_a_frequent_word_is_rounded_once() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import runs
 import torch
-from support import random_weights, random_windows
+from support import assert_arrays, random_weights, random_windows
 
 from ptb_lm import train
 from ptb_lm.common.errors import UserError
@@ -66,8 +66,7 @@ def test_steps_that_overflow_move_nothing_and_the_others_equal_the_reference(
             continue
         weights, norm = reference_updates.sgd_update(weights, gradients, learning_rate=0.7, max_grad_norm=1.8)
         assert measured.gradient_norm == pytest.approx(norm, rel=5e-3)
-        for name, array in after.items():
-            np.testing.assert_allclose(array, weights[name], rtol=0, atol=5e-3, err_msg=name)
+        assert_arrays(after, weights, atol=5e-3)
     assert 2 <= sum(skipped) <= 10
     assert skipped[0]
     assert not any(skipped[-3:])
@@ -136,8 +135,7 @@ def test_a_resumed_run_goes_on_with_the_scale(
     resumed.load_weights(weights)
     found, again = train_on(resumed, resumed.load_training_state(saved), windows[stop:])
     assert again == after
-    for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
+    assert_arrays(found, expected)
 
 
 def test_only_float16_has_a_scale_in_its_state(tiny_config: Config) -> None:

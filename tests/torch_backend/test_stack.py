@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import CUDNN_FP32
+from support import CUDNN_FP32, assert_arrays
 from torch import Tensor, nn
 
 from ptb_lm.model import cells, parameters, reference
@@ -27,7 +27,9 @@ MODELS = tuple(CELLS["lstm"].layers["torch"])
 every_model = pytest.mark.parametrize("model", MODELS)
 every_direction = pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
 every_length = pytest.mark.parametrize(
-    "lengths", [None, LENGTHS, [5, 3, 5, 2, 4, 3]], ids=["full", "lengths", "none full"]
+    "lengths",
+    [None, [STEPS] * BATCH, LENGTHS, [5, 3, 5, 2, 4, 3]],
+    ids=["full", "all full", "lengths", "none full"],
 )
 every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
@@ -119,12 +121,6 @@ def expected_by_reference(
     return found
 
 
-def assert_close(found: Numbers, expected: Numbers, *, atol: float) -> None:
-    assert found.keys() == expected.keys()
-    for name, array in expected.items():
-        np.testing.assert_allclose(found[name], array, rtol=0, atol=atol, err_msg=name)
-
-
 @every_device
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
 @every_length
@@ -141,7 +137,7 @@ def test_outputs_states_and_gradients_equal_the_reference(
     found = measure(stack, bidirectional, x_TBI, lengths)
     by_cudnn = device == "cuda" and model in {"cudnn", "persistent"}
     atol = 1e-12 if dtype == torch.float64 else CUDNN_FP32 if by_cudnn else 5e-6
-    assert_close(found, expected_by_reference(bidirectional, x_TBI, lengths), atol=atol)
+    assert_arrays(found, expected_by_reference(bidirectional, x_TBI, lengths), atol=atol)
 
 
 # The bound of half precision is the rounding of its numbers, 2^-11 and 2^-8, times what nine steps add up.
@@ -160,7 +156,7 @@ def test_a_mogrifier_of_any_rounds_and_rank_equals_the_reference(
     cell = cells.get("mogrifier_lstm", rounds=rounds, rank=rank)
     x_TBI, _ = tensors(2, True)
     found = measure(build(model, True, dtype=dtype, cell=cell).to(device), True, x_TBI, LENGTHS)
-    assert_close(found, expected_by_reference(True, x_TBI, LENGTHS, cell), atol=MOGRIFIED[dtype])
+    assert_arrays(found, expected_by_reference(True, x_TBI, LENGTHS, cell), atol=MOGRIFIED[dtype])
 
 
 @pytest.mark.gpu
@@ -198,29 +194,9 @@ def test_values_of_the_padding_change_no_bit(model: str, bidirectional: bool, ex
     measure(stack, bidirectional, x_TBI, LENGTHS, run=run)  # the run that TorchScript profiles
     x_TBI[padding_TB] = torch.nan
     found = measure(stack, bidirectional, x_TBI, LENGTHS, run=run)
-    assert_close(found, expected, atol=0 if execution == "eager" else 1e-12)
+    assert_arrays(found, expected, atol=0 if execution == "eager" else 1e-12)
     assert not found["output"][padding_TB].any()
     assert not found["d_x"][padding_TB].any()
-
-
-@every_direction
-@every_model
-def test_lengths_that_are_all_full_are_as_none(model: str, bidirectional: bool) -> None:
-    x_TBI, _ = tensors(2, bidirectional)
-    stack = build(model, bidirectional)
-    expected = measure(stack, bidirectional, x_TBI, None)
-    assert_close(measure(stack, bidirectional, x_TBI, [STEPS] * BATCH), expected, atol=1e-13)
-
-
-@pytest.mark.parametrize("model", ["basic", "block"])
-def test_scripted_layers_compute_the_same_in_both_directions(model: str) -> None:
-    x_TBI, _ = tensors(2, True)
-    stack = build(model, True)
-    run = stack.with_execution(partial(apply_execution, execution="jit"))
-    assert [p.data_ptr() for p in run.parameters()] == [p.data_ptr() for p in stack.parameters()]
-    for _ in range(3):
-        found = measure(stack, True, x_TBI, None, run=run)
-        assert_close(found, expected_by_reference(True, x_TBI, None), atol=1e-12)
 
 
 @every_length

@@ -1,7 +1,6 @@
 """NT-ASGD: when averaging begins, what is averaged, and that stopping and resuming changes nothing."""
 
 import functools
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,10 @@ import pytest
 import runs
 import torch
 from rank_program import backend_type, stopped_after
-from support import installed
+from support import assert_arrays, installed, reference_perplexity
 
 from ptb_lm import train
 from ptb_lm.data import corpus
-from ptb_lm.model import reference
 from ptb_lm.model.backend import Backend
 from ptb_lm.training import tensors
 from ptb_lm.training.averaging import first_stall
@@ -64,11 +62,6 @@ FLAGS = (
 )
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return runs.write_corpus(tmp_path_factory.mktemp("stall") / "data")
-
-
 @pytest.fixture(scope="module", params=["torch", pytest.param("tensorflow", marks=installed("tensorflow"))])
 def framework(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -108,10 +101,7 @@ def mean(of: Sequence[Weights]) -> Weights:
 
 
 def valid_perplexity(weights: Weights, data: Path) -> float:
-    rows_BL = corpus.rows(corpus.load(data).splits["valid"], 4)
-    zero = reference.zero_state(weights, 4)
-    loss, _, _ = reference.loss_and_gradients(weights, rows_BL[:, :-1], rows_BL[:, 1:], zero)
-    return math.exp(loss / (rows_BL.shape[1] - 1))
+    return reference_perplexity(weights, corpus.load(data).splits["valid"], batch_size=4)
 
 
 @pytest.mark.slow
@@ -140,8 +130,7 @@ def test_the_best_weights_are_the_averages(recorded: tuple[Path, list[Weights]])
     best = runs.result(run)["best_epoch"]
     assert best > trigger(run), "the flags must let the average be better than what came before"
     kept, _ = tensors.load(RunDirectory(run).weights)
-    for name, array in mean(after[trigger(run) * STEPS : best * STEPS]).items():
-        np.testing.assert_allclose(kept[name], array, rtol=0, atol=1e-6, err_msg=name)
+    assert_arrays(kept, mean(after[trigger(run) * STEPS : best * STEPS]), atol=1e-6)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import runs
-from support import installed
+from support import assert_arrays, installed
 
 from ptb_lm import evaluate, train
 from ptb_lm.model import cells
@@ -17,11 +17,6 @@ from ptb_lm.training import tensors
 pytestmark = pytest.mark.slow
 
 REGULARISED = ["--keep-prob", "0.8", "--recurrent-keep-prob", "0.9", "--variational", "--average-epochs", "1"]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return runs.write_corpus(tmp_path_factory.mktemp("cells") / "data")
 
 
 @pytest.fixture(scope="module", params=CELLS)
@@ -57,9 +52,7 @@ def test_a_run_that_stops_goes_on_to_the_bit(run: Path, data: Path, tmp_path: Pa
     assert runs.result(parts)["test_perplexity"] == runs.result(run)["test_perplexity"]
     expected = saved(run)
     found = saved(parts)
-    assert found.keys() == expected.keys()
-    for name, array in found.items():
-        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+    assert_arrays(found, expected)
 
 
 def test_every_model_that_computes_the_cell_scores_the_same(
@@ -71,11 +64,20 @@ def test_every_model_that_computes_the_cell_scores_the_same(
 
 
 @installed("tensorflow")
-@pytest.mark.parametrize("cell", [name for name, row in CELLS.items() if "tensorflow" in row.layers])
 def test_a_run_of_tensorflow_goes_on_in_no_other_framework_but_scores_there(
-    cell: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--cell", cell, "--model", "basic", "--framework", "tensorflow", *REGULARISED, "--epochs", "1"]
+    flags = [
+        "--cell",
+        "layer_norm_lstm",
+        "--model",
+        "basic",
+        "--framework",
+        "tensorflow",
+        *REGULARISED,
+        "--epochs",
+        "1",
+    ]
     run = runs.train_run(data, tmp_path / "run", *flags)
     expected = runs.result(run)["test_perplexity"]
     for framework in ("tensorflow", "torch"):

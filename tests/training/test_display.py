@@ -39,11 +39,6 @@ SCREENS = {
 LINE = f"{FACTS}{STEP}".replace("BAR", "  ").replace("SPACE", "  ")
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return runs.write_corpus(tmp_path_factory.mktemp("watch") / "data")
-
-
 @pytest.fixture
 def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at the device after every step."""

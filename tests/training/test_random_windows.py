@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import runs
 from rank_program import stopped_after
+from support import assert_arrays
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ptb_lm import train
@@ -65,8 +66,7 @@ def test_a_whole_run_equals_the_reference(small_corpus: Path, tmp_path: Path) ->
         assert row["train_perplexity"] == pytest.approx(math.exp(nll / targets), rel=1e-9)
         assert row["learning_rate"] == config.learning_rate_at(epoch, 0, steps)
     assert 0 < sum(clipped) < len(clipped)
-    for name, array in RunDirectory(run).read_state().weights.items():
-        np.testing.assert_allclose(array, weights[name], rtol=0, atol=1e-9, err_msg=name)
+    assert_arrays(RunDirectory(run).read_state().weights, weights, atol=1e-9)
 
 
 @pytest.mark.parametrize("place", ["first step", "in an epoch", "end of an epoch", "next epoch"])

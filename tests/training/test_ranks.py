@@ -29,7 +29,6 @@ from ptb_lm.common.program import CONTINUATION
 from ptb_lm.common.signals import StopRequest
 from ptb_lm.model import ranks as model_ranks
 from ptb_lm.torch_backend import launcher
-from ptb_lm.training import launch
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -66,8 +65,7 @@ def resume_arguments(folder: Path, run: str) -> list[str]:
 def found(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """The results of each case in two processes; the runs of one process that they need are trained."""
     assert train.main(arguments(folder, "one")) == 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "StopRequest", lambda **_: rank_program.StopAfter(STOP))
+    with rank_program.stopped_at_question(STOP):
         assert train.main(arguments(folder, "one stopped")) == 143
     cases: dict[str, dict[str, Any]] = {
         "two": {"arguments": arguments(folder, "two")},
@@ -361,13 +359,13 @@ def test_a_silent_rank_is_named_and_a_repeated_signal_ends_all(
     said = kill_ranks.log(run).read_text()
     assert re.search(r"\d+ seconds; .*: ptb-lm train --resume", said)
     assert "Traceback" not in said
-    assert_resumes(run, monkeypatch)
+    assert_resumes(run)
 
 
-def assert_resumes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def assert_resumes(run: Path) -> None:
     """Continue a run with one process, for a few steps."""
-    monkeypatch.setattr(launch, "StopRequest", lambda **_: rank_program.StopAfter(3))
-    assert train.main(["--resume", str(run)]) == 143
+    with rank_program.stopped_at_question(3):
+        assert train.main(["--resume", str(run)]) == 143
 
 
 def wait_until_said(words: str, run: Path, process: "subprocess.Popen[bytes]") -> None:
@@ -407,9 +405,7 @@ def test_torchrun_restarts_killed_processes_and_they_resume(
     assert_equal_runs(run, folder / "in peace")
 
 
-def test_nohup_protects_all_from_sighup_and_sigterm_to_all_saves_once(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nohup_protects_all_from_sighup_and_sigterm_to_all_saves_once(folder: Path, tmp_path: Path) -> None:
     text, run = folder / "text", tmp_path / "run"
     process = kill_ranks.start(text, run, "nohup", *DEVICES)
     kill_ranks.wait_for_epoch(process, run, 1)
@@ -426,4 +422,4 @@ def test_nohup_protects_all_from_sighup_and_sigterm_to_all_saves_once(
     assert said.count("SIGTERM: saved") == 1
     assert said.count("SIGTERM") == 1
     assert not (run / "result.json").exists()
-    assert_resumes(run, monkeypatch)
+    assert_resumes(run)

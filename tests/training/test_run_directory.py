@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import runs
+from support import assert_arrays
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.json_fields import convert
@@ -48,9 +49,7 @@ def test_written_files_come_back(directory: RunDirectory) -> None:
     assert directory.read_vocabulary().words == VOCABULARY.words
     expected = parameters.draw_initial(RUN.hyperparameters, len(VOCABULARY), seed=7)
     weights = directory.read_weights(RUN, VOCABULARY)
-    assert weights.keys() == expected.keys()
-    for name, array in weights.items():
-        np.testing.assert_array_equal(array, expected[name])
+    assert_arrays(weights, expected)
 
 
 def test_creating_removes_what_an_older_run_left(directory: RunDirectory) -> None:

@@ -32,11 +32,6 @@ COMMAND = [sys.executable, "-m", "ptb_lm.train"]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return runs.write_corpus(tmp_path_factory.mktemp("seeds") / "data")
-
-
-@pytest.fixture(scope="module")
 def alone(data: Path) -> dict[int, Path]:
     """A run of each seed, trained by itself."""
     return {seed: runs.train_run(data, data.parent / f"alone-{seed}", "--seed", str(seed)) for seed in (1, 2)}

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rank_program import StopAfter
+from rank_program import stopped_at_question
 from runs import assert_equal_runs, result, untimed_rows
+from support import assert_arrays, reference_perplexity
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ptb_lm import evaluate
@@ -90,10 +91,8 @@ def test_a_whole_run_equals_the_reference(horizon: float, text_folder: Path, tmp
     averages, updates, every = dict[str, np.ndarray](), 0, 10
 
     def perplexity(split: str, batch: int, *, averaged: bool = True) -> float:
-        rows_BL, judged = corpus.rows(data.splits[split], batch), (averaged and averages) or weights
-        zero = reference.zero_state(judged, batch)
-        loss, _, _ = reference.loss_and_gradients(judged, rows_BL[:, :-1], rows_BL[:, 1:], zero)
-        return math.exp(loss / (rows_BL.shape[1] - 1))
+        judged = (averaged and averages) or weights
+        return reference_perplexity(judged, data.splits[split], batch_size=batch)
 
     for epoch, row in enumerate(untimed_rows(run)):
         state, total, steps, norms = reference.zero_state(weights, 3), 0.0, 0, 0.0
@@ -128,8 +127,7 @@ def test_to_average_changes_nothing_that_is_trained(
     """With dropout: the weights of both runs end equal to the bit, and were scored so in every epoch."""
     with_average, without = never_stopped(*REGULARISED), tmp_path / "without"
     assert main(arguments(text_folder, without, *REGULARISED, "--average-epochs", "0")) == 0
-    for name, array in RunDirectory(without).read_state().weights.items():
-        np.testing.assert_array_equal(RunDirectory(with_average).read_state().weights[name], array)
+    assert_arrays(RunDirectory(with_average).read_state().weights, RunDirectory(without).read_state().weights)
     averaged, trained = untimed_rows(with_average), untimed_rows(without)
     assert all(row["valid_perplexity"] != row["unaveraged_valid_perplexity"] for row in averaged)
     for row in averaged:
@@ -161,11 +159,7 @@ def perplexity_of_the_state(run: Path) -> float:
     """Perplexity of the weights that the last epoch ended with, by the reference."""
     weights, _, _, averages = RunDirectory(run).read_state()
     data = corpus.load(Path(RunDirectory(run).read_config().data))
-    rows_BL = corpus.rows(data.splits["test"], 1)
-    judged = averages or weights
-    zero = reference.zero_state(judged, 1)
-    loss, _, _ = reference.loss_and_gradients(judged, rows_BL[:, :-1], rows_BL[:, 1:], zero)
-    return math.exp(loss / (rows_BL.shape[1] - 1))
+    return reference_perplexity(averages or weights, data.splits["test"])
 
 
 RUINED_AVERAGES = (*RUINED, "--average-epochs", "0.2")
@@ -222,10 +216,8 @@ def test_stopped_anywhere_and_resumed_equals_never_stopped(
     """When the trainer has asked so often, and has ended so many epochs."""
     monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)  # or a slow machine asks more often
     run, expected = tmp_path / "run", never_stopped(*more)
-    with monkeypatch.context() as patch:
-        patch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: StopAfter(asked))
-        status = main(arguments(text_folder, run, *more))
-    assert status == 143
+    with stopped_at_question(asked):
+        assert main(arguments(text_folder, run, *more)) == 143
     assert not (run / "result.json").exists()
     assert rows == ((run / "metrics.jsonl").exists() and len(untimed_rows(run)))
     progress, steps = RunDirectory(run).read_state()[2], 22
@@ -239,13 +231,13 @@ def test_stopped_anywhere_and_resumed_equals_never_stopped(
 
 
 def test_stopped_again_and_again_equals_never_stopped(
-    never_stopped: Callable[..., Path], text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    never_stopped: Callable[..., Path], text_folder: Path, tmp_path: Path
 ) -> None:
     run, expected = tmp_path / "run", never_stopped("--keep-prob", "0.7")
     first, status, stops = arguments(text_folder, run, "--keep-prob", "0.7"), 143, 0
-    monkeypatch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: StopAfter(9))
     while status == 143:
-        status = main(["--resume", str(run)] if stops else first)
+        with stopped_at_question(9):
+            status = main(["--resume", str(run)] if stops else first)
         stops += 1
         assert stops < 100
     assert status == 0

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import random_weights
+from support import assert_arrays, random_weights
 
 from ptb_lm.inference.adaptation import Dynamic
 from ptb_lm.model import reference
@@ -152,8 +152,7 @@ def test_the_trained_weights_come_back_after_an_interruption() -> None:
     model = SegmentModel(UNTIED, weights)
     with pytest.raises(KeyboardInterrupt):
         dynamic_evaluation.score(model, torch.tensor(text(50, 2)), SETTINGS["sgd"], progress=interrupt)
-    for name, array in weights.items():
-        np.testing.assert_array_equal(model.weights[name], array)
+    assert_arrays(model.weights, weights)
 
 
 class Watched(SegmentModel):
