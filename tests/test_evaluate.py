@@ -34,11 +34,6 @@ PRECISIONS = sorted(TOLERANCE)
 
 
 @pytest.fixture(scope="module")
-def data(small_corpus: Path) -> Path:
-    return small_corpus
-
-
-@pytest.fixture(scope="module")
 def run(plain_run: Path) -> Path:
     """A finished run in float32."""
     return plain_run
@@ -185,7 +180,7 @@ def test_every_model_gives_the_same_perplexity(
     assert float(run_evaluate(capsys, any_run, "--model", model)[0]) == pytest.approx(expected, abs=1.1e-4)
 
 
-@pytest.mark.parametrize("model", FRAMEWORKS["tensorflow"].models)
+@pytest.mark.parametrize("model", ["block_fused", "cudnn"])  # the backends' contract has all of them
 def test_another_framework_gives_the_same_perplexity(
     model: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import wrong_variant
 from sequence_classifier import ClassifierConfig
-from support import AfterOtherStepsError, checked_twice, installed, pytensor_interpreted
+from support import AfterOtherStepsError, checked_twice, installed, pytensor_interpreted, trace_alone
 from torch import nn
 
 from benchmarks import classifier_check
@@ -165,8 +165,11 @@ def test_what_cannot_be_compared_is_refused(changes: dict[str, Any], flag: str) 
         ),
     ],
 )
-def test_the_timed_execution_is_compared_with_its_own_masks(name: str, task: LanguageTask) -> None:
+def test_the_timed_execution_is_compared_with_its_own_masks(
+    name: str, task: LanguageTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """XLA's masks, which are not TensorFlow's, of each shape too. Scoring, without any, is compiled once."""
+    trace_alone(monkeypatch)
     once = name == "tensorflow/basic/xla" and task is COMPILED_EVERYTHING
     found = checked_twice(task, builder(name), passes=("train",) if once else ("forward", "train"))
     assert ("same masks" in found.what["dropout"]) == (task is not COMPILED_UNDROPPED)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import sequence_classifier
 from sequence_classifier import CLASSIFIERS, Batch, ClassifierConfig, reference
+from support import assert_arrays
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import reference_updates
@@ -146,14 +147,12 @@ def test_the_gradient_and_predictions_equal_the_reference(
         assert measured == pytest.approx(expected, rel=atol)
         assert built.read([built.forward_step(given)]) == [measured]
         assert gradients.keys() == weights.keys()
-        for name, array in expected_gradients.items():
-            np.testing.assert_allclose(gradients[name], array, rtol=0, atol=atol, err_msg=name)
+        assert_arrays(gradients, expected_gradients, atol=atol)
         log_p = reference.predict(config, weights, batch.x_BTI, batch.lengths_B)
         np.testing.assert_allclose(
             built.predict(given.x_BTI, given.lengths_B), log_p, rtol=0, atol=BOUND["fp64"]
         )
-    for name, array in built.export_weights().items():
-        np.testing.assert_array_equal(array, weights[name])
+    assert_arrays(built.export_weights(), weights)
 
 
 @EVERY_MODEL
@@ -230,8 +229,7 @@ def test_a_gpu_computes_the_reference_s_gradient(loss: str, model: str) -> None:
     expected, expected_gradients = reference.loss_and_gradients(config, random_weights(config), batch)
     measured, gradients = built.loss_and_gradients(pad_with_nan(batch))
     assert measured == pytest.approx(expected, rel=1e-5)
-    for name, array in expected_gradients.items():
-        np.testing.assert_allclose(gradients[name], array, rtol=0, atol=1e-5, err_msg=name)
+    assert_arrays(gradients, expected_gradients, atol=1e-5)
     assert built.device_memory() > 0
 
 

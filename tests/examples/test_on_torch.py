@@ -10,6 +10,7 @@ import sequence_classifier
 import torch
 from sequence_classifier import CLASSIFIERS, LOSSES, Batch, ClassifierConfig, reference
 from sequence_classifier.on_torch import InvertedDropout
+from support import assert_arrays, trace_alone
 from torch import Tensor
 
 from ptb_lm.common.errors import UserError
@@ -57,12 +58,6 @@ def build(config: ClassifierConfig, weights: dict[str, np.ndarray] | None = None
     return sequence_classifier.build(config, weights, Choice.create(CLASSIFIERS, **{**defaults, **choice}))
 
 
-def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], *, atol: float) -> None:
-    assert found.keys() == expected.keys()
-    for name, array in expected.items():
-        np.testing.assert_allclose(found[name], array, rtol=0, atol=atol, err_msg=name)
-
-
 @functools.cache
 def expected_results(
     config: ClassifierConfig, *, lengths: bool
@@ -90,12 +85,12 @@ def test_loss_gradients_and_predictions_equal_the_reference(
     bound = 1e-5 if precision == "fp32" else 1e-11
     found, gradients = built.loss_and_gradients(batch)
     assert found == pytest.approx(expected, rel=bound)
-    assert_close(gradients, expected_gradients, atol=bound)
+    assert_arrays(gradients, expected_gradients, atol=bound)
     assert built.read([built.forward_step(batch)]) == [pytest.approx(expected, rel=bound)]
     scores = built.predict(batch.x_BTI, lengths)
     np.testing.assert_allclose(scores, expected_scores, rtol=0, atol=10 * bound)
     # No function has done a step.
-    assert_close(built.export_weights(), weights, atol=1e-7 if precision == "fp32" else 0)
+    assert_arrays(built.export_weights(), weights, atol=1e-7 if precision == "fp32" else 0)
 
 
 class RecordedDropout:
@@ -171,7 +166,7 @@ def test_twenty_steps_equal_the_reference(
         masks, built.dropout = built.dropout.masks, built.dropout.dropout
         expected, weights = reference_steps.step(step, masks)
         assert built.read([measured]) == [pytest.approx(expected, rel=1e-9)], f"step {step}"
-        assert_close(built.export_weights(), weights, atol=1e-8)
+        assert_arrays(built.export_weights(), weights, atol=1e-8)
     cut = np.concatenate(reference_steps.cut)
     assert cut.any() == (clip_value is not None)
     assert not cut.all()
@@ -210,7 +205,7 @@ def test_the_padding_changes_no_bit(model: str, execution: str, bidirectional: b
         found[-1] |= {f"{name} after": array for name, array in built.export_weights().items()}
     before, after = found[-2:]
     assert np.isfinite(before["losses"]).all()
-    assert_close(after, before, atol=0)
+    assert_arrays(after, before, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -223,9 +218,15 @@ def test_the_padding_changes_no_bit(model: str, execution: str, bidirectional: b
     ],
 )
 def test_other_executions_equal_the_reference(
-    model: str, execution: str, layers: tuple[int, ...], bidirectional: bool, lengths: np.ndarray | None
+    model: str,
+    execution: str,
+    layers: tuple[int, ...],
+    bidirectional: bool,
+    lengths: np.ndarray | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Over few steps and layers: a compiler takes its time for each."""
+    trace_alone(monkeypatch)
     config = ClassifierConfig(
         input_size=4,
         hidden_sizes=layers,
@@ -244,10 +245,10 @@ def test_other_executions_equal_the_reference(
         assert built.read([built.forward_step(batch)]) == [pytest.approx(expected, rel=1e-11)]
         found, found_gradients = built.loss_and_gradients(batch)
         assert found == pytest.approx(expected, rel=1e-11)
-        assert_close(found_gradients, gradients, atol=1e-11)
+        assert_arrays(found_gradients, gradients, atol=1e-11)
         built.train_step(batch)
         weights, adam = reference.adam(weights, gradients, adam, learning_rate=0.01)
-        assert_close(built.export_weights(), weights, atol=1e-8)
+        assert_arrays(built.export_weights(), weights, atol=1e-8)
 
 
 def test_lengths_are_refused_with_compile() -> None:
@@ -312,16 +313,6 @@ def test_the_same_seed_drops_the_same_units_whatever_the_model() -> None:
     assert losses[2] == pytest.approx(losses[0], rel=1e-10)
     for other in losses[3:]:
         assert other != pytest.approx(losses[0], rel=1e-3)
-
-
-def test_weights_of_another_model_predict_the_same() -> None:
-    config = make_config()
-    batch = random_batch(config)
-    trained = build(config, model="basic")
-    trained.train_step(batch)
-    other = build(config, model="cudnn")
-    other.load_weights(trained.export_weights())
-    np.testing.assert_allclose(other.predict(batch.x_BTI), trained.predict(batch.x_BTI), rtol=0, atol=1e-12)
 
 
 def test_engine_environment_and_memory_of_a_cpu() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import random_weights, random_windows
+from support import assert_arrays, random_weights, random_windows, trace_alone
 from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
@@ -44,8 +44,11 @@ EAGER_OR_PER_LAYER = [name for name in FRAMEWORKS["torch"].executions if name !=
 
 
 @pytest.mark.parametrize("execution", EAGER_OR_PER_LAYER)
-def test_evaluation_is_executed_for_training_s_windows_alone(execution: str, short_config: Config) -> None:
+def test_evaluation_is_executed_for_training_s_windows_alone(
+    execution: str, short_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As training is, and in between it changes no bit of what is trained."""
+    trace_alone(monkeypatch)
     batch, steps = short_config.batch_size, short_config.num_steps
     # In float32 kernels compute it, unless a compiler does.
     choice = {"execution": execution, "precision": "fp64" if execution == "compile" else "fp32"}
@@ -69,8 +72,7 @@ def test_evaluation_is_executed_for_training_s_windows_alone(execution: str, sho
     assert shapes == [(steps, batch)] * 3 * len(windows)
     expected = trained.export_weights() | trained.export_training_state(state)
     found = both.export_weights() | both.export_training_state(other)
-    for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
+    assert_arrays(found, expected)
 
 
 # The files on the way of a training step, from method to kernels (docs/architecture.md). Before them is

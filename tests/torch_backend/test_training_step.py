@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import runs
 import torch
-from rank_program import StopAfter
-from support import random_weights
+from rank_program import stopped_at_question
+from support import assert_arrays, random_weights, trace_alone
 from torch import Tensor, nn
 from torch.nn import functional
 from training_steps import (
@@ -194,8 +194,7 @@ def test_twenty_steps_equal_a_loop_as_awd_lstm_s(optimizer: str, tied: bool, tin
         assert measured.nll / (batch * steps) == pytest.approx(mean.item(), rel=1e-11)
         assert measured.gradient_norm == pytest.approx(norm.item() * steps / scale, rel=1e-8)
         found = built.export_weights()
-        for name, array in plain.by_name().items():
-            np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-9, err_msg=name)
+        assert_arrays(found, plain.by_name(), atol=1e-9)
     assert any(clipped)
     assert not all(clipped)
 
@@ -239,9 +238,7 @@ def test_stopped_and_resumed_is_bit_identical(
         resumed.load_weights(averages)
     state = resumed.load_training_state(saved)
     found = export_all(resumed, train_on(resumed, state, windows[stop:], first=stop))
-    assert found.keys() == expected.keys()
-    for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
+    assert_arrays(found, expected)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -265,8 +262,7 @@ def test_adam_s_state_has_the_name_and_shape_of_each_parameter(
     train_on(first, state, windows[3:], first=3)
     second.load_weights(weights)
     train_on(second, second.load_training_state(saved), windows[3:], first=3)
-    for name, array in first.export_weights().items():
-        np.testing.assert_allclose(second.export_weights()[name], array, rtol=0, atol=1e-10, err_msg=name)
+    assert_arrays(second.export_weights(), first.export_weights(), atol=1e-10)
 
 
 def test_a_state_of_sgd_or_of_other_sizes_is_no_state_of_adam(tiny_config: Config) -> None:
@@ -298,8 +294,7 @@ def test_a_step_that_overflows_float16_moves_and_decays_nothing(
         skipped.append(built.read([loss])[0].new_loss_scale > 0)
         if skipped[-1]:
             moments_after = built.export_training_state(state)
-            for name, array in built.export_weights().items():
-                np.testing.assert_array_equal(array, before[name], err_msg=name)
+            assert_arrays(built.export_weights(), before)
             for name in moments:
                 if "adam" in name:
                     np.testing.assert_array_equal(moments_after[name], moments[name], err_msg=name)
@@ -311,8 +306,7 @@ def test_a_step_that_overflows_float16_moves_and_decays_nothing(
             plain_state, _ = plain.train_step(x_BT, y_BT, plain_state, learning_rate=0.01)
     assert skipped[0]
     assert not any(skipped[-5:])
-    for name, array in plain.export_weights().items():
-        np.testing.assert_allclose(built.export_weights()[name], array, rtol=0, atol=2e-2, err_msg=name)
+    assert_arrays(built.export_weights(), plain.export_weights(), atol=2e-2)
 
 
 @pytest.mark.slow
@@ -321,6 +315,7 @@ def test_windows_of_other_lengths_are_not_compiled(
     execution: str, short_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the bit as eager layers compute them; with many lengths each would be compiled."""
+    trace_alone(monkeypatch)
     config = short_config.replace(**LENGTHS_VARY, activation_penalty=1.0)
     built, eager = (build(config, model="basic", execution=each) for each in (execution, "eager"))
     shapes = list[tuple[int, ...]]()
@@ -390,8 +385,7 @@ def test_a_run_that_was_stopped_equals_one_that_never_was(
     monkeypatch.setattr(trainer, "READ_SECONDS", math.inf)  # or a slow machine asks more often
     expected, run = tmp_path / "expected", tmp_path / "run"
     assert train.main([*flags, "--run-dir", str(expected)]) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr("ptb_lm.training.launch.StopRequest", lambda **_: StopAfter(13))
+    with stopped_at_question(13):
         assert train.main([*flags, "--run-dir", str(run)]) == 143
     assert train.main(["--resume", str(run)]) == 0
     runs.assert_equal_runs(run, expected)

@@ -10,7 +10,7 @@ from typing import Any
 import forked
 import pytest
 import torch
-from support import checked_twice
+from support import checked_twice, trace_alone
 
 from ptb_lm.bench import check
 from ptb_lm.bench.rivals.plain_torch import KEPT_MEMORY, PlainLoop
@@ -60,7 +60,10 @@ def compare(build: check.Build, precision: str, *, second_model: bool = False) -
         if (model, execution) != (KEPT_MEMORY, "compile")
     ],
 )
-def test_every_plain_loop_passes_in_each_precision(model: str, execution: str, precision: str) -> None:
+def test_every_plain_loop_passes_in_each_precision(
+    model: str, execution: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace_alone(monkeypatch)
     if precision == "bf16" and not cpu.has_bfloat16_lstm():
         with pytest.raises(UserError, match="bfloat16"):
             compare(builder(f"{model}/{execution}@{precision}"), precision)
