@@ -41,9 +41,9 @@ def _compare(arguments: argparse.Namespace) -> int:
     if picture is not None and picture.suffix not in PICTURES:
         raise UserError(f"--picture {picture} must end in {' or '.join(PICTURES)}")
     # These imports take long, so they wait until the flags are known to be right.
-    from ptb_lm.bench.reporting import plots
     from ptb_lm.common import files
     from ptb_lm.comparison import runs, tables
+    from ptb_lm.pages import plots
 
     write = {"markdown": tables.to_text, "csv": tables.to_csv, "page": tables.to_html}[arguments.format]
     groups = runs.read_groups(arguments.runs)

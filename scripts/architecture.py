@@ -34,13 +34,13 @@ COMMANDS = "commands"
 # floor do not import each other.
 FLOORS = (
     ("common",),
-    ("data",),
+    ("data", "pages"),
     ("model",),
     ("torch_backend", "tf_backend"),
     ("training", CLASSIFIER.name),
-    ("inference",),
+    ("inference", "comparison"),
     ("bench",),
-    ("comparison", BENCHMARKS.name),
+    (BENCHMARKS.name,),
     (COMMANDS,),
 )
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ptb_lm.bench.reporting.page import Document, Section
 from ptb_lm.bench.reporting.report import build
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common.markdown_tables import Name, Table
+from ptb_lm.pages.document import Document, Section
 
 WORK = {
     "parameters": 4_651_600,

@@ -6,10 +6,10 @@ from typing import TypeVar
 from benchmarks.published import Figure, Publication, for_workload
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
-from ptb_lm.bench.reporting.formats import NOTHING, significant, times
-from ptb_lm.bench.reporting.page import CaptionedTable
+from ptb_lm.bench.reporting.formats import significant, times
 from ptb_lm.bench.results import Group, Result, distinct, speed_ratio
 from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell
+from ptb_lm.pages.document import NOTHING, CaptionedTable
 
 _T = TypeVar("_T")
 

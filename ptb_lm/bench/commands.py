@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench import gate, row_archive, rows, selection, variants
-from ptb_lm.bench.reporting import agreement, answer, page, report
+from ptb_lm.bench.reporting import agreement, answer, report
 from ptb_lm.bench.run import runner
 from ptb_lm.bench.run.machine import Machine
 from ptb_lm.bench.run.process import WORKER, Process, WorkerError
@@ -19,6 +19,7 @@ from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.common import cli, files
 from ptb_lm.common.errors import UserError
+from ptb_lm.pages.document import to_markdown
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -147,9 +148,7 @@ def _unpack(archive: Path) -> Path:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    cli.say(
-        page.to_markdown(agreement.compare_benchmarks(arguments.a, arguments.b, baseline=arguments.baseline))
-    )
+    cli.say(to_markdown(agreement.compare_benchmarks(arguments.a, arguments.b, baseline=arguments.baseline)))
     return 0
 
 

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from ptb_lm.bench.reporting import page
-from ptb_lm.bench.reporting.curves import Curve, CurvePlot, get_points, plot_epochs
-from ptb_lm.bench.reporting.formats import NOTHING
-from ptb_lm.bench.reporting.page import CaptionedTable, Document, Section
 from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell, to_markdown
+from ptb_lm.comparison.curves import Curve, CurvePlot, get_points, plot_epochs
 from ptb_lm.comparison.runs import UNKNOWN, Run, RunGroup, differing_settings, run_names
 from ptb_lm.model.hyperparameter import format_value
+from ptb_lm.pages import document
+from ptb_lm.pages.document import NOTHING, CaptionedTable, Document, Section
 
 HOW_TO_READ = (
     "The best epoch is chosen by validation alone. A run that has not ended, or has done more epochs since, "
@@ -181,7 +180,7 @@ def to_html(groups: Sequence[RunGroup]) -> str:
         if several
         else Section(title="Settings", tables=[CaptionedTable(table=same)])
     )
-    document = Document(
+    page = Document(
         title="Comparison of runs" if several else run_names(groups)[0],
         subtitle=f"{count} runs; those that differ only in the seed are one row"
         if count > len(groups)
@@ -190,7 +189,7 @@ def to_html(groups: Sequence[RunGroup]) -> str:
         warnings=[],
         sections=[*sections, settings],
     )
-    return page.to_html(document)
+    return document.to_html(page)
 
 
 def _numbers(group: RunGroup, figure: _Figure) -> Iterator[float | None]:

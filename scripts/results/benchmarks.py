@@ -18,6 +18,7 @@ from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.results import Group, Result, Summary, distinct, speed_ratio
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common.markdown_tables import write_markdown
+from ptb_lm.pages.document import NOTHING
 from results import store
 from results.expand import expand_entries
 from results.markdown import interval, ratio
@@ -226,8 +227,8 @@ def _row(name: str, summary: Summary, tests: Sequence[LogMean]) -> list[str]:
         _machine(facts),
         summary.times[0].partition("T")[0],
         _range([str(count) for count in counts]),
-        _count_held(tests) if tests else formats.NOTHING,
-        _range([formats.percent(half) for half in halves]) if halves else formats.NOTHING,
+        _count_held(tests) if tests else NOTHING,
+        _range([formats.percent(half) for half in halves]) if halves else NOTHING,
     ]
 
 

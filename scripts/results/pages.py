@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ptb_lm.bench.reporting.plots import Plot
 from ptb_lm.common import files
 from ptb_lm.common.errors import UserError
+from ptb_lm.pages.plots import Plot
 from results import benchmarks, pictures, published, records, run_tables, study_tables
 from results.expand import expand_entries
 from results.markdown import PART, fill_parts

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from ptb_lm.bench.reporting import answer, plots
-from ptb_lm.bench.reporting.curves import Curve, CurvePlot
-from ptb_lm.bench.reporting.plots import Plot
+from ptb_lm.bench.reporting import answer
 from ptb_lm.bench.results import Group
 from ptb_lm.common import files
+from ptb_lm.comparison.curves import Curve, CurvePlot
 from ptb_lm.data.preparation import PTB
+from ptb_lm.pages import plots
+from ptb_lm.pages.plots import Plot
 from results import benchmarks, run_tables, store
 
 FOLDER = "docs/pictures"  # from the checkout's root

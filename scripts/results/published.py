@@ -15,6 +15,7 @@ from benchmarks.published import PUBLICATIONS, Figure
 from ptb_lm.bench.reporting import formats
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.markdown_tables import write_markdown
+from ptb_lm.pages.document import NOTHING
 from results import benchmarks
 
 FILE = Path(__file__).resolve().parent / "published.csv"
@@ -39,7 +40,7 @@ def build(results: Path) -> dict[str, str]:
 
 def _cells(results: Path, row: dict[str, Any]) -> list[str]:
     row["published"] = row["published"] or "; ".join(map(_format_published, _figures(row)))
-    command = f"`{row['command']}`" if row["command"] else formats.NOTHING
+    command = f"`{row['command']}`" if row["command"] else NOTHING
     measured = (
         f"[{_format_ours(results, row)}](/{benchmarks.file(row['bench'])})"
         if row["bench"]

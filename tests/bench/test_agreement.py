@@ -7,8 +7,8 @@ import pytest
 from bench_rows import ENVIRONMENT, WORK, cells, rounds, row, section, unmeasured, write
 
 from ptb_lm.bench.reporting.agreement import compare_benchmarks
-from ptb_lm.bench.reporting.page import Document
 from ptb_lm.common.errors import UserError
+from ptb_lm.pages.document import Document
 
 SPEEDS = {"torch/basic": 1.0, "torch/block": 0.7, "torch/cudnn": 2.0}
 

@@ -11,9 +11,9 @@ import browser
 import pytest
 from bench_rows import ACOUSTIC, EVIL, PTB, STACKED_SPEEDS, rich, rounds, write
 
-from ptb_lm.bench.reporting import plots
-from ptb_lm.bench.reporting.plots import Bar, BarPlot
 from ptb_lm.bench.reporting.report import write_report
+from ptb_lm.pages import plots
+from ptb_lm.pages.bars import Bar, BarPlot
 
 pytestmark = pytest.mark.slow
 

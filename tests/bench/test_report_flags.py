@@ -42,5 +42,5 @@ def test_a_comparison_is_by_the_rows_baseline_or_another(
 def test_a_report_shows_learning_curves(folder: Path) -> None:
     text = report(folder, "--runs", "demo")
     assert "Learning curves" in text
-    assert "| demo" in text, "the package's own"
+    assert "| `demo`" in text, "the package's own"
     assert "Learning curves" not in report(folder)

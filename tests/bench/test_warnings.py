@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from bench_rows import ENVIRONMENT, document, rounds, row, write
 
-from ptb_lm.bench.reporting.page import to_markdown
 from ptb_lm.bench.reporting.report import build
 from ptb_lm.bench.summary import summarise
+from ptb_lm.pages.document import to_markdown
 
 UNTESTED = "there is no A/A test"
 TWO = {"torch/basic": 1.0, "torch/cudnn": 2.0}

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ptb_lm.bench import intervals
-from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
-from ptb_lm.bench.reporting.formats import NOTHING
-from ptb_lm.bench.reporting.page import CaptionedTable, Document, Section, write_items
+from ptb_lm.bench.reporting.sentences import write_items
 from ptb_lm.bench.results import Group, Result, Summary, distinct
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.summary import EQUAL_WORK, common_precision, summarise
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell
+from ptb_lm.pages.document import NOTHING, CaptionedTable, Document, Section
 
 # Facts of an environment that tell two benchmarks apart.
 _DISTINCTIVE_FACTS = ("cpu", "processor", "device", "torch", "tensorflow", "commit")
@@ -32,7 +31,7 @@ class _Pair:
 
     a: Result
     b: Result
-    change: LogMean | None
+    change: intervals.LogMean | None
     verdict: str
 
 

@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats, result_table
-from ptb_lm.bench.reporting.formats import NOTHING, join_names, rate, significant, wrap
-from ptb_lm.bench.reporting.page import CaptionedTable, write_items
-from ptb_lm.bench.reporting.plots import Bar, SpeedPlot
+from ptb_lm.bench.reporting.sentences import write_items
 from ptb_lm.bench.results import Group, Summary, distinct, speed_ratio
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.variants import TITLES, original, program
 from ptb_lm.common.markdown_tables import Column, Table
 from ptb_lm.model.frameworks import MODELS
+from ptb_lm.pages.bars import Bar, SpeedPlot
+from ptb_lm.pages.document import NOTHING, CaptionedTable
 
 _SHORTEST_BAR = 6  # of a terminal, in characters
 _FASTEST_EXECUTION = "where a cell type has several executions, this is the fastest of them"
@@ -83,7 +83,7 @@ def table(groups: Sequence[Group]) -> Iterator[CaptionedTable]:
         *(Column(f"{heading} (95 % interval)") for heading in panels),
     ]
     rows = [
-        [*key, *(rate(mean) if (mean := panel[key]) else NOTHING for panel in panels.values())]
+        [*key, *(formats.rate(mean) if (mean := panel[key]) else NOTHING for panel in panels.values())]
         for key in next(iter(panels.values()), {})
     ]
     shown = sum(mean is not None for panel in panels.values() for mean in panel.values())
@@ -100,12 +100,12 @@ def plot(groups: Sequence[Group]) -> Iterator[SpeedPlot]:
         panels[heading] = {}
         for (model, framework), mean in panel.items():
             if mean:
-                text = significant(mean.estimate, 4)
+                text = formats.significant(mean.estimate, 4)
                 bar = Bar(label=framework, value=mean.estimate, text=text, ends=mean.interval)
                 panels[heading].setdefault(model, []).append(bar)
     if panels:
         units = distinct(group.work.unit for group in chosen if group.work)
-        title = f"{join_names(units).capitalize()} a second by cell type, with 95 % intervals"
+        title = f"{formats.join_names(units).capitalize()} a second by cell type, with 95 % intervals"
         yield SpeedPlot(title=title, panels=panels)
 
 
@@ -122,15 +122,15 @@ def sentences(groups: Sequence[Group]) -> list[str]:
 
 
 def _compare(group: Group) -> dict[str, Any]:
-    """Return how a pass's fastest compares with the other candidates, by their labels."""
+    """Return how a pass's fastest compares with the other candidates, by their names."""
     first = group.fastest
     ratios = {
-        each.label: speed_ratio(first, each) for each in group.candidates if first and each is not first
+        each.variant: speed_ratio(first, each) for each in group.candidates if first and each is not first
     }
-    intervals = {label: ratio.interval for label, ratio in ratios.items() if ratio and ratio.interval}
-    slower = {label: low - 1 for label, (low, _) in intervals.items() if low > 1}
-    near = {label: max(high, 1 / low) - 1 for label, (low, high) in intervals.items() if label not in slower}
-    unknown = [label for label in ratios if label not in intervals]
+    intervals = {name: ratio.interval for name, ratio in ratios.items() if ratio and ratio.interval}
+    slower = {name: low - 1 for name, (low, _) in intervals.items() if low > 1}
+    near = {name: max(high, 1 / low) - 1 for name, (low, high) in intervals.items() if name not in slower}
+    unknown = [group.label(name) for name in ratios if name not in intervals]
     # It may have been faster than all of these.
     broken_off = [
         each.label for each in group.measured_results if each.status != MEASURED and not each.is_repetition
@@ -139,7 +139,7 @@ def _compare(group: Group) -> dict[str, Any]:
     return {
         "alone": not ratios,
         "slower": slower,
-        "nearest": min(slower, key=lambda label: slower[label], default=""),
+        "nearest": min(slower, key=lambda name: slower[name], default=""),
         "near": near,
         "unknown": unknown,
         "broken_off": broken_off,
@@ -167,7 +167,7 @@ def _compare_all(described: Sequence[tuple[Group, dict[str, Any]]]) -> dict[str,
     fit = [
         each.label
         for each in groups[0].candidates
-        if not any(group.label(each.variant) in found["slower"] for group, found in described)
+        if not any(each.variant in found["slower"] for _, found in described)
         if all(group.result(each.variant) in group.candidates for group in groups)
     ]
     sure = [title for title, (_, found) in zip(titles, described, strict=True) if found["is_sure"]]
@@ -182,18 +182,18 @@ def to_text(summary: Summary, *, width: int, encoding: str | None) -> str:
         width: The terminal's width in characters.
         encoding: The terminal's encoding; without a character for a bar it is drawn with number signs.
     """
-    lines = wrap(formats.title(summary.groups), width)
+    lines = formats.wrap(formats.title(summary.groups), width)
     for heading, panel in speeds(choose_groups(summary.groups)).items():
-        lines += ["", *wrap(f"{heading} (95 % interval)", width)]
+        lines += ["", *formats.wrap(f"{heading} (95 % interval)", width)]
         known = {", ".join(key): mean for key, mean in panel.items() if mean}
         lines += _bars(known, width, _block(encoding))
     lines.append("")
     for sentence in sentences(summary.groups):
-        lines += wrap(sentence, width, indent=2)
+        lines += formats.wrap(sentence, width, indent=2)
     lines += result_table.to_lines(summary.groups, width)
     notes = (note for group in summary.groups for note in _notes(group))
     for note in distinct(notes):
-        lines += wrap(note, width, indent=2)
+        lines += formats.wrap(note, width, indent=2)
     return "\n".join(lines)
 
 
@@ -207,7 +207,7 @@ def _block(encoding: str | None) -> str:
 
 def _bars(speeds: Mapping[str, LogMean], width: int, block: str) -> Iterator[str]:
     """Yield a line a cell type and framework, or two where the terminal is narrow: a bar and the speed."""
-    number, label = max(len(rate(mean)) for mean in speeds.values()), max(map(len, speeds))
+    number, label = max(len(formats.rate(mean)) for mean in speeds.values()), max(map(len, speeds))
     is_wide = label + number + 2 * _SHORTEST_BAR + 4 <= width
     longest = max(_SHORTEST_BAR, width - number - 2 - (label + 2 if is_wide else 2))
     fastest = max(mean.estimate for mean in speeds.values())
@@ -215,7 +215,7 @@ def _bars(speeds: Mapping[str, LogMean], width: int, block: str) -> Iterator[str
         bar = block * max(1, math.floor(longest * mean.estimate / fastest))
         if not is_wide:
             yield name
-        yield f"{f'{name:<{label}}' if is_wide else ''}  {bar:<{longest}}  {rate(mean):>{number}}"
+        yield f"{f'{name:<{label}}' if is_wide else ''}  {bar:<{longest}}  {formats.rate(mean):>{number}}"
 
 
 def _notes(group: Group) -> Iterator[str]:
@@ -223,5 +223,5 @@ def _notes(group: Group) -> Iterator[str]:
     unmeasured = [result for result in group.results if not result.blocks]
     for status, reason in distinct((result.status, result.reason) for result in unmeasured):
         labels = [each.label for each in unmeasured if (each.status, each.reason) == (status, reason)]
-        yield f"{group.name}: {status}: {join_names(labels)}: {reason}"
+        yield f"{group.name}: {status}: {formats.join_names(labels)}: {reason}"
     yield from formats.legend(group)

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.results import Group, distinct
 from ptb_lm.bench.variants import TITLES, program
-from ptb_lm.common import streams
 from ptb_lm.model.frameworks import FRAMEWORKS, MODELS
+from ptb_lm.pages.document import NOTHING
 
-NOTHING = "–"  # stands where there is no figure
 SAME = "~"  # stands behind a ratio whose interval holds 1
 UNDERESTIMATED = "limit underestimated"
 _PRECISIONS = {"fp32": "float32", "tf32": "TF32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
@@ -70,6 +69,14 @@ def percent(fraction: float) -> str:
     return f"{significant(100 * fraction, 2) if fraction < 0.01 else f'{100 * fraction:,.1f}'} %"
 
 
+def bound_percent(fraction: float, *, up: bool) -> str:
+    """Return a bound in percent, rounded so that it stays one: a lower one down, an upper one up."""
+    step = 0.001 if fraction >= 0.01 or fraction == 0 else 10.0 ** (math.floor(math.log10(fraction)) - 1)
+    # What is a whole number of steps but for its rounding stays as it is.
+    steps = math.ceil(fraction / step - 1e-6) if up else math.floor(fraction / step + 1e-6)
+    return percent(step * steps)
+
+
 def limit_percent(fraction: float) -> str:
     """Return a fraction of the machine's limit in percent; what is above 1 says that it was none."""
     return percent(fraction) if fraction <= 1 else UNDERESTIMATED
@@ -85,16 +92,6 @@ def quantity(count: float, unit: str) -> str:
     """Return a number of bytes or the like, with a prefix: "1.23 GB"."""
     exponent = min(4, int(math.log10(count)) // 3) if count >= 1 else 0
     return f"{significant(count / 1000**exponent)} {('', 'k', 'M', 'G', 'T')[exponent]}{unit}"
-
-
-def shorten_label(label: str, length: int = 42) -> str:
-    """Return a label that fits a plot: cut, and with an ellipsis, where it is too long.
-
-    Characters that cannot be drawn are escaped: control characters, and the surrogates of a path that is no
-    UTF-8.
-    """
-    drawn = streams.escape_controls(label)
-    return drawn if len(drawn) <= length else f"{drawn[: length - 1]}…"
 
 
 def wrap(text: str, width: int, *, indent: int = 0) -> list[str]:

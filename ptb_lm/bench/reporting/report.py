@@ -9,20 +9,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ptb_lm.bench import suites
-from ptb_lm.bench.reporting import answer, doubts, formats, page, result_table
-from ptb_lm.bench.reporting.curves import plot_epochs
-from ptb_lm.bench.reporting.formats import NOTHING
-from ptb_lm.bench.reporting.page import CaptionedTable, Document, Section, write_items
-from ptb_lm.bench.reporting.plots import MISSING, Bar, BarPlot
+from ptb_lm.bench.reporting import answer, doubts, formats, result_table
+from ptb_lm.bench.reporting.sentences import write_items
 from ptb_lm.bench.results import Group, Summary, distinct
 from ptb_lm.bench.run.machine import DISTURBANCE_LIMIT
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import atomic_write
-from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell
-from ptb_lm.training import run_folders
+from ptb_lm.common.markdown_tables import Column, Table
+from ptb_lm.comparison import tables
+from ptb_lm.comparison.runs import RunGroup, read_groups
+from ptb_lm.pages.bars import Bar, BarPlot
+from ptb_lm.pages.document import CaptionedTable, Document, Section, to_html, to_markdown
+from ptb_lm.pages.plots import MISSING
 
+_HOW_TO_READ = Path(__file__).parent / "templates" / "how_to_read.md"
 MARKDOWN, PAGE = "report.md", "report.html"
 
 _COARSE = 0.1  # half the width of an A/A test's interval, as a fraction: above, a run resolves little
@@ -51,10 +53,10 @@ def write_report(
     """
     summary = summarise(out, baseline=baseline)
     document = build(summary, runs=runs)
-    atomic_write(out / MARKDOWN, page.to_markdown(document))
+    atomic_write(out / MARKDOWN, to_markdown(document))
     cli.say(f"wrote {out / MARKDOWN}")
     try:
-        html = page.to_html(document)
+        html = to_html(document)
     except UserError:
         cli.say(f"{PAGE} is not written: {MISSING}")
         return summary, out / MARKDOWN
@@ -89,10 +91,10 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
         ),
         sections=[
             *(_workload(title, groups) for title, groups in workloads.items()),
-            *([_learning_curves(runs)] if runs else []),
+            *([_training_runs(runs)] if runs else []),
             _machine(summary),
         ],
-        explanation="how_to_read.md",
+        explanation=_HOW_TO_READ.read_text(encoding="utf-8").rstrip(),
     )
 
 
@@ -200,39 +202,17 @@ def _details(group: Group) -> Iterator[CaptionedTable]:
     )
 
 
-def _learning_curves(runs: Sequence[Path]) -> Section:
-    """Describe some runs: a row and a plot each.
+def _training_runs(folders: Sequence[Path]) -> Section:
+    """Describe some runs as `compare` does, with a plot each.
 
     Raises:
         UserError: A path is not a run directory, or its metrics are missing or broken.
     """
-    titles = ("epochs", "train perplexity", "best valid perplexity", "test perplexity", "words a second")
-    rows: list[list[TableCell]] = []
-    plots = []
-    for path in runs:
-        run = run_folders.find(path)
-        config, epochs = run.read_config(), run.read_metrics()
-        title = f"{config.config}, {config.choice.framework} {config.choice.model}"
-        best = min(epochs, key=lambda row: row["valid_perplexity"])
-        test = run.read_end(len(epochs)).get("test_perplexity")
-        rows.append(
-            [
-                Name(title, path.name),
-                str(len(epochs)),
-                f"{epochs[-1]['train_perplexity']:,.2f}",
-                f"{best['valid_perplexity']:,.2f} (epoch {best['epoch']:.0f})",
-                f"{test:,.2f}" if isinstance(test, int | float) else NOTHING,
-                formats.significant(epochs[-1]["words_per_second"], 4),
-            ]
-        )
-        plots.append(plot_epochs(epochs, title=f"{title} ({path.name})"))
+    groups = read_groups(folders)
     return Section(
         title="Learning curves",
-        paragraphs=[
-            "Perplexity by epoch; train is measured on the way, with dropout where the model has it."
-        ],
-        tables=[CaptionedTable(table=Table([Column("run", numeric=False), *map(Column, titles)], rows))],
-        plots=plots,
+        tables=[CaptionedTable(table=tables.results(groups), remarks=[tables.HOW_TO_READ])],
+        plots=[tables.curves([RunGroup([run])]) for group in groups for run in group.runs],
     )
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from ptb_lm.bench.intervals import LogMean, Spread
 from ptb_lm.bench.reporting.formats import (
-    NOTHING,
     SAME,
     limit_percent,
     marked_ratio,
@@ -23,6 +22,7 @@ from ptb_lm.bench.reporting.formats import (
 )
 from ptb_lm.bench.results import Group, Result, distinct, speed_ratio
 from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell
+from ptb_lm.pages.document import NOTHING
 
 # Below and above the tables of a terminal.
 _ROUNDS_ALONE = "Of fewer than three processes: some intervals lack what differs between processes."

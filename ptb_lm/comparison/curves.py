@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from ptb_lm.bench.reporting import formats
-from ptb_lm.bench.reporting.plots import Plot
 from ptb_lm.common import streams
+from ptb_lm.pages.plots import Plot, shorten_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -110,7 +109,7 @@ def get_points(epochs: Sequence[Mapping[str, Any]], column: str) -> Points:
 
 
 def _draw_curve(axes: "Axes", curve: Curve) -> None:
-    label, name = formats.shorten_label(curve.label), streams.escape_controls(curve.name)
+    label, name = shorten_label(curve.label), streams.escape_controls(curve.name)
     if label.startswith("_"):
         label = f"\u200b{label}"  # or matplotlib would leave it out of the legend
     epochs, values = zip(*curve.points, strict=True)

@@ -1,57 +1,22 @@
-"""Plots as SVG or PNG, with matplotlib: how they are drawn, and ratios and speeds as bars.
+"""Plots of ratios, fractions and speeds as bars."""
 
-matplotlib is an extra, imported when something is drawn. A plot is as wide as a telephone's screen. How it
-looks is in templates/*.mplstyle.
-"""
-
-import base64
-import html
-import io
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from ptb_lm.bench.reporting import formats
-from ptb_lm.common.errors import UserError, how_to_install
-from ptb_lm.common.files import atomic_write
+from ptb_lm.pages.plots import Plot, shorten_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_TEMPLATES = Path(__file__).parent / "templates"
-_WIDTH = 4.6  # inches
-_LARGER = 1.3  # how much larger a plot is in a file of its own
 _BAR_HEIGHT = 0.40  # inches, with its line of text
 _THIN_BAR = 0.17  # inches, without a line of text
 _GAP = 0.6  # between the bars of two cell types, in bars
 _WIDE_RANGE = 6.0  # largest to smallest ratio, above which the axis is logarithmic
 _SAME, _INK = "#8a8f98", "C6"
-
-
-_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # the same figure is the same text
-
-MISSING = f"matplotlib is not installed; {how_to_install('bench')}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plot(ABC):
-    """A picture with a title."""
-
-    title: str
-
-    @property
-    @abstractmethod
-    def height(self) -> float:
-        """The height in inches."""
-
-    @abstractmethod
-    def draw(self, figure: "Figure") -> None:
-        """Draw it into an empty figure."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +94,7 @@ class BarPlot(Plot):
             # No line runs through a text.
             "bbox": {"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 0.8},
         }
-        axes.text(0.008, position - 0.29, formats.shorten_label(bar.label), **above)
+        axes.text(0.008, position - 0.29, shorten_label(bar.label), **above)
         axes.text(1, position - 0.29, bar.text, ha="right", **above)
 
 
@@ -162,10 +127,10 @@ class SpeedPlot(Plot):
         heights = list(map(_panel_height, self.panels.values()))
         panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
         for axes, (heading, panel) in zip(panels, self.panels.items(), strict=True):
-            axes.set_title(formats.shorten_label(heading), fontsize="medium", loc="left")
+            axes.set_title(shorten_label(heading), fontsize="medium", loc="left")
             self._draw_panel(axes, panel)
         handles = [
-            panels[0].barh(0, 0, **self._look(name, panels[0]), label=formats.shorten_label(name))
+            panels[0].barh(0, 0, **self._look(name, panels[0]), label=shorten_label(name))
             for name in self.frameworks
         ]
         figure.legend(handles=handles, loc="outside lower left", ncols=2, fontsize="small")
@@ -190,7 +155,7 @@ class SpeedPlot(Plot):
             position += _GAP
         axes.set_xlim(0, 1.2 * longest)  # with room for the numbers
         axes.set_ylim(position - _GAP - 0.4, -0.6)
-        axes.set_yticks(list(ticks.values()), map(formats.shorten_label, ticks))
+        axes.set_yticks(list(ticks.values()), map(shorten_label, ticks))
         axes.locator_params(axis="x", nbins=5)
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.grid(axis="x")
@@ -205,78 +170,3 @@ class SpeedPlot(Plot):
 def _panel_height(panel: Mapping[str, Sequence[Bar]]) -> float:
     """Return how many bars high a panel is."""
     return sum(map(len, panel.values())) + _GAP * len(panel)
-
-
-def to_data_uri(plot: Plot, *, scheme: str) -> str:
-    """Draw a plot as an SVG without paper, in the URI of an image.
-
-    Args:
-        plot: The plot.
-        scheme: The paper, "light" or "dark".
-
-    Raises:
-        UserError: matplotlib is not installed.
-    """
-    svg = _render(plot, scheme, transparent=True)
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-
-
-def to_file(plot: Plot, *, kind: str) -> bytes:
-    """Draw a plot as a file of its own.
-
-    Args:
-        plot: The plot.
-        kind: The format, "svg" or "png".
-
-    Raises:
-        UserError: matplotlib is not installed.
-    """
-    return _render(plot, "light", kind=kind, alone=True)
-
-
-def write_svg(plot: Plot, path: Path) -> None:
-    """Draw a plot into a file that is readable on light and on dark paper, as a browser's user prefers.
-
-    Args:
-        plot: The plot.
-        path: The file, an SVG without paper that holds the plot in both schemes.
-
-    Raises:
-        UserError: matplotlib is not installed.
-        OSError: The folder is not writable, or the disk is full.
-    """
-    drawn = {
-        scheme: _render(plot, scheme, alone=True, transparent=True).decode() for scheme in ("light", "dark")
-    }
-    both = {scheme: svg[svg.index("<svg") :] for scheme, svg in drawn.items()}
-    template = (_TEMPLATES / "both_schemes.svg").read_text(encoding="utf-8")
-    size = {"width": _LARGER * _WIDTH * 72, "height": _LARGER * plot.height * 72}
-    atomic_write(path, template.format(title=html.escape(plot.title), **size, **both))
-
-
-def style_sheets(scheme: str) -> list[Path]:
-    """Return matplotlib's style sheets for a paper, "light" or "dark"."""
-    return [_TEMPLATES / f"{each}.mplstyle" for each in dict.fromkeys(("light", scheme))]
-
-
-def _render(
-    plot: Plot, scheme: str, *, kind: str = "svg", alone: bool = False, transparent: bool = False
-) -> bytes:
-    """Draw a plot as a file; one that stands alone is larger, and has its title."""
-    try:
-        from matplotlib import style
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise UserError(f"there are no plots; {MISSING}") from None
-    size = _LARGER if alone else 1.0
-    options: dict[str, Any] = {"metadata": _NO_METADATA} if kind == "svg" else {"dpi": 200}
-    buffer = io.BytesIO()
-    with style.context(style_sheets(scheme)):
-        figure = Figure(figsize=(size * _WIDTH, size * plot.height))
-        plot.draw(figure)
-        if alone:
-            title = formats.shorten_label(plot.title, 64)
-            figure.suptitle(title, fontsize="medium", x=0.01, ha="left")
-        figure.align_ylabels()
-        figure.savefig(buffer, format=kind, transparent=transparent, **options)
-    return buffer.getvalue()

@@ -1,13 +1,10 @@
 """A document: its parts, as Markdown, and as one page of HTML that needs nothing else, no network, no script.
 
-The page is the Markdown with plots between its tables. Both are written by templates/, which has the report's
-sentences, too.
+The page is the Markdown with plots between its tables. Both are written by templates/.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 from xml.etree.ElementTree import Element
 
 import jinja2
@@ -16,12 +13,12 @@ from markdown.extensions import Extension
 from markdown.treeprocessors import Treeprocessor
 from markupsafe import Markup
 
-from ptb_lm.bench.reporting import formats, plots
-from ptb_lm.bench.reporting.plots import Plot
-from ptb_lm.bench.variants import original
 from ptb_lm.common import markdown_tables, streams
 from ptb_lm.common.markdown_tables import Table
+from ptb_lm.pages import plots
+from ptb_lm.pages.plots import Plot
 
+NOTHING = "–"  # stands in a table where there is no figure
 _LONGEST_LINE = 22  # characters of a cell that is not broken: a figure with its interval
 
 _TEMPLATES = jinja2.Environment(
@@ -31,20 +28,7 @@ _TEMPLATES = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-
-
-def _one_line(value: object) -> str:
-    return re.sub(r"\s+", " ", str(value))
-
-
-_TEMPLATES.filters |= {
-    "text": markdown_tables.markdown_text,
-    "table": markdown_tables.to_markdown,
-    "names": formats.join_names,
-    "original": original,
-    **{name: getattr(formats, name) for name in ("percent", "quantity", "ratio", "significant", "times")},
-}
-_SENTENCES = _TEMPLATES.overlay(finalize=_one_line)
+_TEMPLATES.filters |= {"text": markdown_tables.markdown_text, "table": markdown_tables.to_markdown}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +42,7 @@ class CaptionedTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of a report, in this order.
+    """A part of a document, in this order.
 
     Attributes:
         title: The heading.
@@ -79,7 +63,7 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A report.
+    """A document.
 
     Attributes:
         title: The heading.
@@ -89,7 +73,7 @@ class Document:
         lead: The findings, a sentence or two each.
         sections: The parts after the answer.
         warnings: Doubts that a reader must not miss.
-        explanation: A file of templates/ that ends it; "" for none.
+        explanation: Markdown that ends it; "" for none.
     """
 
     title: str
@@ -102,13 +86,6 @@ class Document:
     explanation: str = ""
 
 
-def write_items(template: str, **data: Any) -> list[str]:
-    """Return the items of a list that a template makes of some data, a line each."""
-    written = _SENTENCES.get_template(template).render(data)
-    _, *items = re.split("^-", written, flags=re.MULTILINE)
-    return [_one_line(item).strip() for item in items]
-
-
 def to_markdown(document: Document, *, figure: Callable[[Plot], str] | None = None) -> str:
     """Write a document in Markdown.
 
@@ -116,7 +93,7 @@ def to_markdown(document: Document, *, figure: Callable[[Plot], str] | None = No
         document: The document.
         figure: Draws a plot as HTML; None: plots are left out, and details are not folded.
     """
-    written = _TEMPLATES.get_template("report.md").render(document=document, figure=figure)
+    written = _TEMPLATES.get_template("document.md").render(document=document, figure=figure)
     # Nothing in it steers a terminal on which it is looked at.
     lines = [streams.escape_controls(line) for line in written.split("\n")]
     # An empty line between two parts, whichever of them there are.

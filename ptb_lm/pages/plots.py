@@ -1,0 +1,130 @@
+"""Plots as SVG or PNG, with matplotlib.
+
+matplotlib is an extra, imported when something is drawn. A plot is as wide as a telephone's screen. How it
+looks is in templates/*.mplstyle.
+"""
+
+import base64
+import html
+import io
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ptb_lm.common import streams
+from ptb_lm.common.errors import UserError, how_to_install
+from ptb_lm.common.files import atomic_write
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_WIDTH = 4.6  # inches
+_LARGER = 1.3  # how much larger a plot is in a file of its own
+
+
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # the same figure is the same text
+
+MISSING = f"matplotlib is not installed; {how_to_install('bench')}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot(ABC):
+    """A picture with a title."""
+
+    title: str
+
+    @property
+    @abstractmethod
+    def height(self) -> float:
+        """The height in inches."""
+
+    @abstractmethod
+    def draw(self, figure: "Figure") -> None:
+        """Draw it into an empty figure."""
+
+
+def shorten_label(label: str, length: int = 42) -> str:
+    """Return a label that fits a plot: cut, and with an ellipsis, where it is too long.
+
+    Characters that cannot be drawn are escaped: control characters, and the surrogates of a path that is no
+    UTF-8.
+    """
+    drawn = streams.escape_controls(label)
+    return drawn if len(drawn) <= length else f"{drawn[: length - 1]}…"
+
+
+def to_data_uri(plot: Plot, *, scheme: str) -> str:
+    """Draw a plot as an SVG without paper, in the URI of an image.
+
+    Args:
+        plot: The plot.
+        scheme: The paper, "light" or "dark".
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    svg = _render(plot, scheme, transparent=True)
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+
+
+def to_file(plot: Plot, *, kind: str) -> bytes:
+    """Draw a plot as a file of its own.
+
+    Args:
+        plot: The plot.
+        kind: The format, "svg" or "png".
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    return _render(plot, "light", kind=kind, alone=True)
+
+
+def write_svg(plot: Plot, path: Path) -> None:
+    """Draw a plot into a file that is readable on light and on dark paper, as a browser's user prefers.
+
+    Args:
+        plot: The plot.
+        path: The file, an SVG without paper that holds the plot in both schemes.
+
+    Raises:
+        UserError: matplotlib is not installed.
+        OSError: The folder is not writable, or the disk is full.
+    """
+    drawn = {
+        scheme: _render(plot, scheme, alone=True, transparent=True).decode() for scheme in ("light", "dark")
+    }
+    both = {scheme: svg[svg.index("<svg") :] for scheme, svg in drawn.items()}
+    template = (_TEMPLATES / "both_schemes.svg").read_text(encoding="utf-8")
+    size = {"width": _LARGER * _WIDTH * 72, "height": _LARGER * plot.height * 72}
+    atomic_write(path, template.format(title=html.escape(plot.title), **size, **both))
+
+
+def style_sheets(scheme: str) -> list[Path]:
+    """Return matplotlib's style sheets for a paper, "light" or "dark"."""
+    return [_TEMPLATES / f"{each}.mplstyle" for each in dict.fromkeys(("light", scheme))]
+
+
+def _render(
+    plot: Plot, scheme: str, *, kind: str = "svg", alone: bool = False, transparent: bool = False
+) -> bytes:
+    """Draw a plot as a file; one that stands alone is larger, and has its title."""
+    try:
+        from matplotlib import style
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise UserError(f"there are no plots; {MISSING}") from None
+    size = _LARGER if alone else 1.0
+    options: dict[str, Any] = {"metadata": _NO_METADATA} if kind == "svg" else {"dpi": 200}
+    buffer = io.BytesIO()
+    with style.context(style_sheets(scheme)):
+        figure = Figure(figsize=(size * _WIDTH, size * plot.height))
+        plot.draw(figure)
+        if alone:
+            title = shorten_label(plot.title, 64)
+            figure.suptitle(title, fontsize="medium", x=0.01, ha="left")
+        figure.align_ylabels()
+        figure.savefig(buffer, format=kind, transparent=transparent, **options)
+    return buffer.getvalue()
