@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any
 
 from ptb_lm.bench import intervals
-from ptb_lm.bench.intervals import LogMean, Spread
 from ptb_lm.bench.rows import MEASURED, Row, Work
 from ptb_lm.bench.variants import original
 
@@ -21,12 +20,14 @@ class Result:
     reason: str  # the reason why it is not, or not wholly, measured
     blocks: tuple[Row, ...]  # the measured rows, by round
     planned_rounds: int
-    ratio: LogMean | None  # to the group's baseline, 1 for itself; None if they have no round in common
+    ratio: (
+        intervals.LogMean | None
+    )  # to the group's baseline, 1 for itself; None if they have no round in common
     notes: tuple[str, ...]
     description: str  # a description of the program; "" if there is none
 
     @property
-    def seconds(self) -> Spread | None:
+    def seconds(self) -> intervals.Spread | None:
         """Seconds a step, over the rounds."""
         return self._spread(lambda row: row.seconds_per_step)
 
@@ -36,12 +37,12 @@ class Result:
         return sum(row.seconds for row in self.blocks), sum(row.steps for row in self.blocks)
 
     @property
-    def rate(self) -> Spread | None:
+    def rate(self) -> intervals.Spread | None:
         """Items a second."""
         return self._spread(lambda row: row.rate)
 
     @property
-    def mean_rate(self) -> LogMean | None:
+    def mean_rate(self) -> intervals.LogMean | None:
         """Items a second: the geometric mean over processes, with its interval."""
         processes: dict[int, list[float]] = {}
         for row in self.blocks:
@@ -49,12 +50,12 @@ class Result:
         return intervals.geometric_mean([*processes.values()]) if processes else None
 
     @property
-    def gemm_fraction(self) -> Spread | None:
+    def gemm_fraction(self) -> intervals.Spread | None:
         """The declared FLOPs a second, as a fraction of the machine's matrix multiplication in that round."""
         return self._spread(lambda row: row.gemm_fraction)
 
     @property
-    def roofline_fraction(self) -> Spread | None:
+    def roofline_fraction(self) -> intervals.Spread | None:
         """The time of a step at its roofline (roofline.py), of that round, as a fraction of that it took."""
         return self._spread(lambda row: row.roofline_fraction)
 
@@ -88,7 +89,7 @@ class Result:
             (getattr(row, facts)[key] for row in self.blocks if key in getattr(row, facts)), default=None
         )
 
-    def _spread(self, value: Callable[[Row], float | None]) -> Spread | None:
+    def _spread(self, value: Callable[[Row], float | None]) -> intervals.Spread | None:
         known = [number for row in self.blocks if (number := value(row)) is not None]
         return intervals.spread(known) if known else None
 
@@ -126,11 +127,11 @@ class Group:
 
     @property
     def candidates(self) -> list[Result]:
-        """The results measured to their end, the fastest first, without second measurements."""
+        """The results measured to their end, the fastest first, each program once."""
+        whole = [result for result in self.measured_results if result.status == MEASURED]
+        names = {result.variant for result in whole}
         return [
-            result
-            for result in self.measured_results
-            if result.status == MEASURED and not result.is_repetition
+            result for result in whole if not result.is_repetition or original(result.variant) not in names
         ]
 
     @cached_property
@@ -148,7 +149,7 @@ class Group:
         return candidates[0] if candidates else None
 
     @property
-    def repetitions(self) -> list[tuple[Result, LogMean]]:
+    def repetitions(self) -> list[tuple[Result, intervals.LogMean]]:
         """The A/A tests: results of a program's second measurement, with their ratios to the first."""
         found = []
         for result in self.results:
@@ -183,15 +184,15 @@ class Summary:
         return tuple(distinct(group.suite for group in self.groups))
 
 
-def speed_ratio(result: Result, base: Result) -> LogMean | None:
+def speed_ratio(result: Result, base: Result) -> intervals.LogMean | None:
     """Return how many times as fast as another a result is; None if no round has both."""
     return pair(result.blocks, base.blocks)
 
 
-def pair(blocks: Sequence[Row], base: Sequence[Row]) -> LogMean | None:
+def pair(blocks: Sequence[Row], base: Sequence[Row]) -> intervals.LogMean | None:
     """Return how many times as fast as the base's some blocks are, paired by session and round."""
     if blocks and blocks == base:  # which is 1 by definition, and not by measurement
-        return LogMean(mean=0.0, error=None, freedom=0, unit="round", units=len(blocks))
+        return intervals.LogMean(mean=0.0, error=None, freedom=0, unit="round", units=len(blocks))
     ours, theirs = ({(row.session, row.round): row for row in each} for each in (blocks, base))
     return intervals.ratio(
         {key: row.seconds_per_step for key, row in theirs.items()},

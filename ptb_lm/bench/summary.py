@@ -89,7 +89,7 @@ def _group(
         )
         for variant, own in by_variant.items()
     }
-    several = len({row.work.precision for row in measured}) > 1
+    several = len({row.work.precision for row in members}) > 1
     results = [
         _result(own, blocks[variant], wrong.get(_program(own[0])), blocks.get(baseline, ()), several)
         for variant, own in by_variant.items()
@@ -132,11 +132,11 @@ def _result(
     elif ratio and ratio.error is None and blocks != base:
         notes.append("one round: no interval")
     given = declared_precision(first.variant)
-    precision = (blocks[0].work.precision if blocks else given) if several else None
+    precision = given or first.work.precision
     is_in_name = first.label == first.variant and given
     return Result(
         variant=first.variant,
-        label=f"{first.label}, {precision}" if precision and not is_in_name else first.label,
+        label=f"{first.label}, {precision}" if several and not is_in_name else first.label,
         status=trouble.status if trouble else MEASURED,
         reason=trouble.reason if trouble else "",
         blocks=blocks,

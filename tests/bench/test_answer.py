@@ -11,11 +11,11 @@ from xml.etree import ElementTree
 import pytest
 from bench_rows import WORK, document, rounds, row, unmeasured
 
-from ptb_lm.bench.reporting import plots
-from ptb_lm.bench.reporting.page import to_markdown
-from ptb_lm.bench.reporting.plots import SpeedPlot
 from ptb_lm.bench.results import Group, speed_ratio
 from ptb_lm.bench.summary import summarise
+from ptb_lm.pages import plots
+from ptb_lm.pages.bars import SpeedPlot
+from ptb_lm.pages.document import to_markdown
 
 TWO = {"torch/basic": 1.0, "torch/cudnn": 2.0}
 OVER_ALL = [*rounds(TWO), *rounds(TWO, workload="medium")]
@@ -63,6 +63,36 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
         ["small, train: take torch/block: ", "to the end: torch/cudnn."],
     ),
     "no choice": ([row()], ["only torch/basic was measured: 8,000 words a second."]),
+    "the others failed": (
+        [*rounds({"torch/basic": 1.0}), unmeasured("failed", "bad luck", variant="torch/cudnn")],
+        ["small, train: only torch/basic was measured: "],
+    ),
+    # What to take is said without it.
+    "a skipped baseline": (
+        [
+            unmeasured("unavailable", "no GPU"),
+            *rounds({"torch/cudnn": 2.0, "torch/block": 1.0}),
+        ],
+        ["small, train: take torch/cudnn: ", " faster than torch/block."],
+    ),
+    "all failed": (
+        [unmeasured("failed", "bad luck"), unmeasured("wrong", "off", variant="torch/cudnn")],
+        ["small, train: nothing was measured to the end."],
+    ),
+    "a second measurement without the first": (
+        [*rounds({"torch/basic": 1.0, "torch/cudnn#again": 2.0})],
+        ["small, train: take torch/cudnn#again: ", " faster than torch/basic."],
+    ),
+    # Two programs of one name in tables: each counts.
+    "one label twice": (
+        [*rounds({"torch/basic": 1.0, "torch/cudnn": 2.0, "torch/cudnn@fp32": 4.0}, label="a label")],
+        ["take a label: ", "the nearest of 2."],
+    ),
+    # The interval ends at 1: it does not leave out that both are the same.
+    "intervals that touch": (
+        [*blocks({"torch/cudnn": STEADY, "torch/basic": STEADY})],
+        ["small, train: torch/cudnn and torch/basic do not differ by more than 0 %."],
+    ),
     "a repetition alone": (
         [row(), row(variant="torch/basic#again")],
         ["only torch/basic was measured: 8,000 words a second."],
@@ -145,6 +175,15 @@ def interval(group: Group, of: str, to: str) -> tuple[float, float]:
     return speed_ratio(group.result(of), group.result(to)).interval
 
 
+def at_least(bound: float) -> str:
+    """Rounded down, so that the claim holds."""
+    return f"{math.floor(1000 * bound) / 10:.1f} %"
+
+
+def at_most(bound: float) -> str:
+    return f"{math.ceil(1000 * bound) / 10:.1f} %"
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_distances_are_the_ends_of_intervals(seed: int, tmp_path: Path) -> None:
     """At least the lower end for what is slower; at most the end that is farther from 1 for the others."""
@@ -157,7 +196,7 @@ def test_distances_are_the_ends_of_intervals(seed: int, tmp_path: Path) -> None:
     low, high = interval(group, fastest, near)
     (sentence,) = report.lead
     numbers = re.findall(r"[\d.]+ %", sentence)
-    assert numbers == [f"{100 * bound:.1f} %" for bound in (max(high, 1 / low) - 1, least)]
+    assert numbers == [at_most(max(high, 1 / low) - 1), at_least(least)]
     assert re.findall("torch/[a-z]+", sentence) == [fastest, near, fastest, "torch/jit"]
 
 
@@ -167,7 +206,7 @@ def test_one_that_is_faster_than_every_other_is_taken(tmp_path: Path) -> None:
     least = interval(group, "torch/cudnn", "torch/jit")[0] - 1
     (sentence,) = report.lead
     assert sentence.startswith("small, train: take torch/cudnn: ")
-    assert f" {100 * least:.1f} % faster than torch/jit" in sentence
+    assert f" {at_least(least)} faster than torch/jit" in sentence
 
 
 def test_where_each_is_slower_than_some_other_distances_are_inverted(tmp_path: Path) -> None:
@@ -184,9 +223,8 @@ def test_where_each_is_slower_than_some_other_distances_are_inverted(tmp_path: P
     ahead = circle[circle.index(group.fastest.variant) - 1]
     low, high = interval(group, group.fastest.variant, ahead)
     assert high < 1
-    bound = f"{100 * (1 / low - 1):.1f} %"
     assert sentence.startswith(f"small, train: {group.fastest.variant} and {ahead} ")
-    assert f" {bound}" in sentence
+    assert f" {at_most(1 / low - 1)}" in sentence
 
 
 MIXED = {"torch/basic/jit": 1.2, "torch/basic": 1.0, "tensorflow/basic": 1.1, "mine/custom": 0.5}

@@ -36,4 +36,21 @@ def test_an_end_of_an_interval_is_on_the_right_side_of_1(value: float, shown: st
 )
 def test_a_ratio_that_does_not_differ_from_1_is_marked(mean: float, error: float | None, shown: str) -> None:
     assert formats.marked_ratio(LogMean(mean=mean, error=error, freedom=4)) == shown
-    assert formats.marked_ratio(None) == formats.NOTHING
+    assert formats.marked_ratio(None) == "–"
+
+
+@pytest.mark.parametrize(
+    ("bound", "least", "most"),
+    [
+        (0.0497, "4.9 %", "5.0 %"),
+        (0.0504, "5.0 %", "5.1 %"),
+        (1.05 - 1, "5.0 %", "5.0 %"),
+        (0.00999, "0.99 %", "1.0 %"),
+        (0.000123, "0.012 %", "0.013 %"),
+        (3.21, "321.0 %", "321.0 %"),
+        (0, "0 %", "0 %"),
+    ],
+)
+def test_a_bound_is_rounded_so_that_it_holds(bound: float, least: str, most: str) -> None:
+    assert formats.bound_percent(bound, up=False) == least
+    assert formats.bound_percent(bound, up=True) == most
