@@ -218,6 +218,8 @@ class Workload:
     warm_up: int = 3  # steps before
     processes: int = 5  # a variant, which share the rounds; if their number is planned, at least
     needs_cuda: str = ""  # why it is not measured on a CPU; "" if it is
+    # Whether a CPU skips bfloat16 if it does not multiply in it itself: a step would take minutes.
+    needs_native_precision: bool = False
 
     def is_last_of_process(self, index: int) -> bool:
         """Return whether a round, counted from 0, is the last of a process."""

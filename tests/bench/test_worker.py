@@ -27,6 +27,7 @@ from ptb_lm.model import parameters
 from ptb_lm.model.backend import StepMetrics
 from ptb_lm.model.config import Config
 from ptb_lm.model.presets import PRESETS
+from ptb_lm.torch_backend import cpu
 
 MEMORY = """
 import subprocess, sys
@@ -212,6 +213,22 @@ def test_windows_go_on_where_the_last_block_stopped() -> None:
 def test_a_precision_that_a_cpu_lacks_is_told() -> None:
     with pytest.raises(UserError, match=r"--precision tf32 .*CUDA"):
         candidate("plain-torch/cudnn@tf32")
+
+
+@pytest.mark.parametrize("products", ["", "AMX"])
+def test_what_would_take_minutes_without_bfloat16_products_is_refused(
+    products: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = dataclasses.replace(*SUITES["quick"].workloads, needs_native_precision=True)
+    suite: Any = SimpleNamespace(workloads=[workload])
+    monkeypatch.setattr(worker, "SUITES", {"quick": suite})
+    monkeypatch.setattr(cpu, "bfloat16_products", lambda: products)
+    candidate("torch/block_fused")
+    if products:
+        candidate("torch/block_fused@bf16")
+        return
+    with pytest.raises(UserError, match="bfloat16 itself"):
+        candidate("torch/block_fused@bf16")
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,17 @@ from sequence_classifier import ClassifierConfig
 
 from benchmarks.classifier_task import ClassifierTask
 from ptb_lm.bench import roofline
+from ptb_lm.bench.intervals import PROCESSES_FOR_A_UNIT
 from ptb_lm.bench.roofline import Traffic
 from ptb_lm.bench.rows import Work
+from ptb_lm.bench.run.timed_steps import plan_blocks
+from ptb_lm.bench.selection import Options, select_workloads
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import ROUNDS_OF_A_PROCESS, LanguageTask, Workload
 from ptb_lm.data import corpus
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import PRECISIONS
-from ptb_lm.model.presets import RECIPES
+from ptb_lm.model.presets import PRESETS, RECIPES
 
 
 def workload(suite: str, name: str) -> Workload:
@@ -104,6 +107,21 @@ def test_sizes_of_the_published_tables() -> None:
     assert batch.labels.shape == (32, 100)
     assert batch.labels.min() >= 1
     assert batch.labels.max() <= 58
+
+
+def test_awd_is_lean_and_has_intervals_of_processes() -> None:
+    """A step takes seconds: the number of processes is given. The baseline runs on every processor."""
+    options = Options(suite="awd")
+    (awd,) = select_workloads(options)
+    assert (awd.minutes, awd.processes, awd.rounds) == (None, PROCESSES_FOR_A_UNIT, 6)
+    assert plan_blocks(awd, step_seconds=4.0, limit=options.row_limit).steps == 1
+    assert isinstance(awd.task, LanguageTask)
+    assert awd.task.config == PRESETS["awd"].replace(vary_num_steps=False)
+    assert {variant.name for variant in awd.variants} == {
+        *("plain-awd/cudnn", "plain-awd/cudnn@bf16"),
+        *("torch/block_fused", "torch/block_fused#again", "torch/block_fused@bf16"),
+    }
+    assert "@" not in awd.baseline
 
 
 def test_ptb_has_what_is_trained_by_default_beside_the_tutorial_s() -> None:

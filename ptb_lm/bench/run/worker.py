@@ -32,7 +32,6 @@ from ptb_lm.bench import check, variants
 from ptb_lm.bench.check import expected
 from ptb_lm.bench.run import machine, record, timed_steps
 from ptb_lm.bench.run.process import WorkerError
-from ptb_lm.bench.run.timed_steps import TimedSteps
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.common import host
@@ -42,7 +41,7 @@ from ptb_lm.common.errors import OutOfMemoryError, UserError
 class BlockTimer:
     """Times a variant's blocks of steps, and measures memory and disturbance beside them."""
 
-    def __init__(self, steps: TimedSteps) -> None:
+    def __init__(self, steps: timed_steps.TimedSteps) -> None:
         self._steps = steps
         self._peaks: dict[tuple[str, str], int] = {}  # by memory and pass, from the pass's first step on
 
@@ -100,6 +99,11 @@ class Candidate:
         )
         self.steps = timed_steps.prepare(self.task, self._build, seed=options.seed)
         self.build_seconds = time.perf_counter() - start
+        if declared.needs_native_precision and (options.device, self.precision) == ("cpu", "bf16"):
+            from ptb_lm.torch_backend import cpu  # behind the variant, which may set up torch otherwise
+
+            if not cpu.bfloat16_products():
+                raise UserError("this CPU does not multiply in bfloat16 itself: a step would take minutes")
 
     def facts(self) -> dict[str, Any]:
         """Return the variant's description of itself, for its rows."""
