@@ -8,28 +8,24 @@ Shapes: B = batch, T = time steps, V = vocabulary, I = input width, H = hidden u
 """
 
 import functools
-import logging
-import math
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-# Take GPU memory as it is needed, not most of it; and do not warn of a GPU that JAX was not installed for.
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-logging.getLogger("jax._src.xla_bridge").setLevel(logging.ERROR)
+from benchmarks.rivals import jax_device  # sets up JAX before it is imported
 
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-from jax import lax  # noqa: E402
-from numpy.typing import NDArray  # noqa: E402
+# isort: split
+import jax
+import jax.numpy as jnp
+from jax import lax
+from numpy.typing import NDArray
 
-from ptb_lm.bench.rivals import check_config  # noqa: E402
-from ptb_lm.common.errors import UserError  # noqa: E402
-from ptb_lm.data.corpus import Words  # noqa: E402
-from ptb_lm.data.text import Ids  # noqa: E402
-from ptb_lm.model.backend import Arrays, StepMetrics  # noqa: E402
-from ptb_lm.model.choice import Choice  # noqa: E402
-from ptb_lm.model.config import Config  # noqa: E402
+from ptb_lm.bench.rivals import check_config
+from ptb_lm.common.errors import UserError
+from ptb_lm.data.corpus import Words
+from ptb_lm.data.text import Ids
+from ptb_lm.model.backend import Arrays, StepMetrics
+from ptb_lm.model.choice import Choice
+from ptb_lm.model.config import Config
 
 Parameters: TypeAlias = dict[str, jax.Array]  # by canonical name
 LayerState: TypeAlias = tuple[jax.Array, jax.Array]  # (h_BH, c_BH)
@@ -42,20 +38,17 @@ class JaxLoop:
     """A language model in JAX; as much of ptb_lm.model.backend.Backend as the benchmark asks for."""
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
-        has_gpu = jax.default_backend() == "gpu"
-        if choice.device == "cuda" and not has_gpu:
+        if choice.device == "cuda" and not jax_device.has_gpu():
             raise UserError("--device cuda: JAX finds no CUDA device here")
-        kind = "cpu" if choice.device == "cpu" or not has_gpu else "gpu"
-        if kind == "gpu":  # multiply in float32, and do not round to TF32
-            jax.config.update("jax_default_matmul_precision", "highest")
-        self.config, self.dtype, self.device = config, DTYPES[choice.precision], jax.devices(kind)[0]
-        self.engine = f"jax.lax.scan on {'cpu' if kind == 'cpu' else 'cuda'} (XLA)"
+        self.gpu = choice.device != "cpu" and jax_device.has_gpu()
+        if self.gpu:
+            jax_device.compute_in_ieee_float32()
+        self.config, self.dtype = config, DTYPES[choice.precision]
+        self.device = jax.devices("gpu" if self.gpu else "cpu")[0]
+        self.engine = f"jax.lax.scan on {'cuda' if self.gpu else 'cpu'} (XLA)"
         self.key = jax.device_put(jax.random.key(choice.seed), self.device)
         self.train_function = jax.jit(
             functools.partial(_train, config=config, dtype=self.dtype), donate_argnums=0
-        )
-        self.evaluate_function = jax.jit(
-            functools.partial(_mean_loss, key=None, config=config, dtype=self.dtype)
         )
         self.parameters: Parameters = {}
         self.load_weights(weights)
@@ -80,11 +73,6 @@ class JaxLoop:
         )
         return state, loss
 
-    def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
-        """Score a window without dropout."""
-        mean, state = self.evaluate_function(self.parameters, x_BT, y_BT, state)
-        return state, (mean * math.prod(x_BT.shape), jnp.zeros(()))
-
     def read(self, losses: Sequence[Loss]) -> list[StepMetrics]:
         """Wait for the device and return the numbers behind some losses."""
         jax.block_until_ready(self.parameters)
@@ -103,13 +91,11 @@ class JaxLoop:
 
     def device_memory(self) -> int | None:
         """Return the peak of allocated bytes since the process started; None on a CPU."""
-        if self.device.platform == "cpu":
-            return None
-        return int((self.device.memory_stats() or {})["peak_bytes_in_use"])
+        return jax_device.peak_memory() if self.gpu else None
 
     def environment(self) -> dict[str, Any]:
         """Return the version, the device and the threads."""
-        return {"jax": jax.__version__, "threads": "one a core", "device": self.device.device_kind}
+        return jax_device.environment(self.gpu)
 
 
 def _train(
@@ -142,13 +128,13 @@ def _mean_loss(
     x_BT: jax.Array,
     y_BT: jax.Array,
     state: State,
-    key: jax.Array | None,
+    key: jax.Array,
     config: Config,
     dtype: Any,
 ) -> tuple[jax.Array, State]:
-    """Return the mean loss of a target, [], and the state; without dropout where there is no key."""
+    """Return the mean loss of a target, [], and the state."""
     weights = {name: array.astype(dtype) for name, array in parameters.items()}
-    keys = [None] * (config.num_layers + 1) if key is None else jax.random.split(key, config.num_layers + 1)
+    keys = jax.random.split(key, config.num_layers + 1)
     output_TBI, after = _drop(weights["embedding"][x_BT.T], keys[0], config.keep_prob), []
     for layer, before in enumerate(state):
         last, output_TBI = _run_layer(weights, layer, output_TBI, before)
@@ -159,8 +145,8 @@ def _mean_loss(
     return -jnp.take_along_axis(log_p_TBV, y_BT.T[..., None], axis=-1).mean(), after
 
 
-def _drop(x_TBI: jax.Array, key: jax.Array | None, keep_prob: float) -> jax.Array:
-    if key is None or keep_prob == 1:
+def _drop(x_TBI: jax.Array, key: jax.Array, keep_prob: float) -> jax.Array:
+    if keep_prob == 1:
         return x_TBI
     return jnp.where(jax.random.bernoulli(key, keep_prob, x_TBI.shape), x_TBI / keep_prob, 0)
 

@@ -3,9 +3,7 @@
 Shapes: B = batch, T = time steps, I = features, C = classes.
 """
 
-import dataclasses
 import functools
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +11,11 @@ from typing import Any
 import keras
 import numpy as np
 from numpy.typing import NDArray
-from sequence_classifier import Batch, Classifier, ClassifierConfig, LogProbabilities, check_lengths
+from sequence_classifier import Batch, Classifier, ClassifierConfig, LogProbabilities
 from typing_extensions import override
 
+from benchmarks.rivals import check_classifier, check_whole
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.host import hold_back_stderr
-from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 
@@ -30,24 +27,22 @@ class Library:
     Attributes:
         name: Name in programs.
         unroll: Form in which Keras's loop over time enters the graph.
-        cudnn_masks: True if Keras uses cuDNN for sequences of different lengths.
         hoists_on_cpu: True if Keras, where it would use cuDNN, multiplies all inputs before its loop.
         has_gpu: Function that returns whether there is a CUDA device.
         compute_in_ieee_float32: Function that has a GPU multiply in float32, where its default is to round to
             TF32.
         peak_memory: Function that returns the peak of the bytes taken on the GPU since it was last asked for,
             if it can be told.
-        environment: Function that returns the version, the threads, and, asked with True, of a GPU its name
-            and libraries.
+        environment: Function that returns the version, the threads and the device; asked with True, those of
+            a GPU.
     """
 
     name: str
     unroll: str = "loop"
-    cudnn_masks: bool = False
     hoists_on_cpu: bool = False
     has_gpu: Callable[[], bool]
     compute_in_ieee_float32: Callable[[], None]
-    peak_memory: Callable[[], int]
+    peak_memory: Callable[[], int | None]
     environment: Callable[[bool], dict[str, Any]]
 
 
@@ -60,8 +55,7 @@ def build(
         UserError: There is no such device, or Keras has no such classifier on it.
     """
     assert choice.unroll == library.unroll
-    if config.loss != "cross_entropy":
-        raise UserError(f"keras-{library.name} trains with cross_entropy alone, not with {config.loss}")
+    check_classifier(config, f"keras-{library.name}")
     if choice.device == "cuda" and not library.has_gpu():
         raise UserError(f"--device cuda: Keras on {library.name} finds no CUDA device here")
     gpu = choice.device == "cuda" or (choice.device == "auto" and library.has_gpu())
@@ -71,89 +65,37 @@ def build(
 
 
 class Network:
-    """keras.layers.LSTM in a stack with dropout, and keras.layers.Dense, compiled with an optimiser.
+    """keras.layers.LSTM in a stack, and keras.layers.Dense, compiled with an optimiser.
 
     Args:
-        config: The sizes, and how much is dropped.
+        config: The sizes.
         optimizer: One of Keras's.
         cudnn: True for layers that use cuDNN, False for Keras's own loop.
         jit_compile: True for steps that XLA compiles.
-        seed: The seed of dropout.
 
     Attributes:
+        model: Keras's model, of sequences [B, T, I].
         variables: Keras's variables by canonical name: its gates stand in the canonical order, and its
             layers have one bias.
     """
 
-    def __init__(
-        self, config: ClassifierConfig, optimizer: Any, *, cudnn: bool, jit_compile: bool, seed: int
-    ) -> None:
-        self.config = config
-        self.optimizer = optimizer
-        self.jit_compile = jit_compile
-        count = len(config.hidden_sizes)
-        self.layers = [_layer(config, index, cudnn=cudnn) for index in range(count)]
-        self.dense = keras.layers.Dense(config.classes)
-        places = range(count + 1) if config.keep_prob < 1 else ()
-        self.dropouts = [keras.layers.Dropout(1 - config.keep_prob, seed=seed + place) for place in places]
-        x_BTI = keras.Input((None, config.input_size))
-        self.whole = self._model(x_BTI, x_BTI, None)
-        self.variables = self._variables()
-
-    @functools.cached_property
-    def model_with_mask(self) -> Any:
-        """The model of [x_BTI, valid_BT]: the same layers and optimiser, another graph."""
-        x_BTI, valid_BT = keras.Input((None, self.config.input_size)), keras.Input((None,), dtype="bool")
-        return self._model([x_BTI, valid_BT], x_BTI, valid_BT)
-
-    def model_and_inputs(
-        self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None
-    ) -> tuple[Any, Any]:
-        """Return the model for some sequences, and what it is called with."""
-        if lengths_B is None:
-            return self.whole, x_BTI
-        check_lengths(lengths_B, *x_BTI.shape[:2])
-        valid_BT = np.arange(x_BTI.shape[1]) < lengths_B[:, None]
-        # Keras computes on masked steps too, and drops the result: of NaN the gradient would be NaN.
-        return self.model_with_mask, [np.where(valid_BT[..., None], x_BTI, np.float32(0)), valid_BT]
-
-    def _model(self, inputs: Any, x_BTI: Any, valid_BT: Any) -> Any:
-        output = self._drop(0, x_BTI)
-        for index, layer in enumerate(self.layers):
-            output = self._drop(index + 1, layer(output, mask=valid_BT))
-        model = keras.Model(inputs, self.dense(output))
+    def __init__(self, config: ClassifierConfig, optimizer: Any, *, cudnn: bool, jit_compile: bool) -> None:
+        x_BTI = values = keras.Input((None, config.input_size))
+        self.variables: dict[str, Any] = {}
+        for index, hidden in enumerate(config.hidden_sizes):
+            lstm = keras.layers.LSTM(
+                hidden,
+                return_sequences=index + 1 < len(config.hidden_sizes),  # of the top one, the final state
+                use_cudnn=cudnn,  # not "auto", Keras's default, which takes the loop where cuDNN fails
+            )
+            values = lstm(values)
+            for name in ("kernel", "recurrent_kernel", "bias"):
+                self.variables[f"lstm.{index}.{name}"] = getattr(lstm.cell, name)
+        dense = keras.layers.Dense(config.classes)
+        self.model = keras.Model(x_BTI, dense(values))
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(optimizer=self.optimizer, loss=loss, jit_compile=self.jit_compile)
-        return model
-
-    def _drop(self, place: int, values: Any) -> Any:
-        return self.dropouts[place](values) if self.dropouts else values
-
-    def _variables(self) -> dict[str, Any]:
-        variables = {}
-        bidirectional = self.config.bidirectional
-        for index, layer in enumerate(self.layers):
-            layers = (layer.forward_layer, layer.backward_layer) if bidirectional else (layer,)
-            prefixes = parameters.directions(index, bidirectional=bidirectional)
-            for prefix, lstm in zip(prefixes, layers, strict=True):
-                variables[prefix + "kernel"] = lstm.cell.kernel
-                variables[prefix + "recurrent_kernel"] = lstm.cell.recurrent_kernel
-                variables[prefix + "bias"] = lstm.cell.bias
-        return variables | {"dense.kernel": self.dense.kernel, "dense.bias": self.dense.bias}
-
-
-def _layer(config: ClassifierConfig, index: int, *, cudnn: bool) -> Any:
-    """Return a layer of the stack; the output of the top one is its final state alone."""
-    lstm = keras.layers.LSTM(
-        config.hidden_sizes[index],
-        return_sequences=index + 1 < len(config.hidden_sizes),
-        use_cudnn=cudnn,  # not "auto", Keras's default, which takes the loop where cuDNN fails
-    )
-    if not config.bidirectional:
-        return lstm
-    # It saves and restores the layer, for which Keras loads TensorFlow where there is one, and its notices.
-    with hold_back_stderr():
-        return keras.layers.Bidirectional(lstm)
+        self.model.compile(optimizer=optimizer, loss=loss, jit_compile=jit_compile)
+        self.variables |= {"dense.kernel": dense.kernel, "dense.bias": dense.bias}
 
 
 class KerasClassifier(Classifier):
@@ -178,17 +120,14 @@ class KerasClassifier(Classifier):
         self.choice = choice
         self.library = library
         self.gpu = gpu
-        cudnn = choice.model == "cudnn"
-        self.knows_lengths = library.cudnn_masks or not cudnn
-        self.adam = keras.optimizers.Adam(config.learning_rate, epsilon=1e-8, clipvalue=config.clip_value)
+        self.adam = keras.optimizers.Adam(config.learning_rate, epsilon=1e-8)
         network = functools.partial(
-            Network, cudnn=cudnn, jit_compile=choice.execution == "xla", seed=choice.seed
+            Network, config, cudnn=choice.model == "cudnn", jit_compile=choice.execution == "xla"
         )
         with self._device():
-            self.network = network(config, self.adam)
+            self.network = network(self.adam)
             # A training step is where Keras takes gradients, whatever it computes with.
-            without_dropout = dataclasses.replace(config, keep_prob=1.0)
-            self.gradient_network = network(without_dropout, GradientForWeight(1.0))
+            self.gradient_network = network(GradientForWeight(1.0))
         self.load_weights(weights)
 
     @property
@@ -225,11 +164,10 @@ class KerasClassifier(Classifier):
     def predict(
         self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None
     ) -> LogProbabilities:
-        self._check(lengths_B)
+        check_whole(lengths_B, f"keras-{self.library.name}")
         with self._device():
-            model, inputs = self.network.model_and_inputs(x_BTI, lengths_B)
-            log_p_BC = keras.ops.log_softmax(keras.ops.convert_to_tensor(model.predict_on_batch(inputs)))
-            scores: LogProbabilities = keras.ops.convert_to_numpy(log_p_BC)
+            logits_BC = keras.ops.convert_to_tensor(self.network.model.predict_on_batch(x_BTI))
+            scores: LogProbabilities = keras.ops.convert_to_numpy(keras.ops.log_softmax(logits_BC))
         return scores
 
     @override
@@ -251,20 +189,12 @@ class KerasClassifier(Classifier):
 
     @override
     def environment(self) -> dict[str, Any]:
-        facts = {"keras": keras.__version__, "device": f"cpu ({platform.machine()})"}
-        return facts | self.library.environment(self.gpu)
+        return {"keras": keras.__version__, **self.library.environment(self.gpu)}
 
     def _on_batch(self, method: str, network: Network, batch: Batch) -> float:
-        self._check(batch.lengths_B)
+        check_whole(batch.lengths_B, f"keras-{self.library.name}")
         with self._device():
-            model, inputs = network.model_and_inputs(batch.x_BTI, batch.lengths_B)
-            return float(getattr(model, method)(inputs, batch.labels))
-
-    def _check(self, lengths_B: NDArray[np.int32] | None) -> None:
-        if lengths_B is not None and not self.knows_lengths:
-            raise UserError(
-                f"keras-{self.library.name} has no cudnn for sequences of different lengths; choose lstm"
-            )
+            return float(getattr(network.model, method)(batch.x_BTI, batch.labels))
 
     def _device(self) -> Any:
         return keras.device("gpu" if self.gpu else "cpu")

@@ -1,6 +1,7 @@
 """Keras on torch, as torch is by itself: without this package's settings of it."""
 
 import functools
+import platform
 from typing import Any
 
 from benchmarks.rivals.keras import choose
@@ -25,6 +26,7 @@ def _peak_memory() -> int:
 
 def _environment(gpu: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    facts["device"] = f"cpu ({platform.machine()})"
     if gpu:
         facts |= {"device": torch.cuda.get_device_name(0), "cuda": torch.version.cuda}
         facts["cudnn"] = torch.backends.cudnn.version()

@@ -1,6 +1,5 @@
 """Keras's classifiers against the NumPy reference; each library in a process of its own, as Keras has it."""
 
-import dataclasses
 import importlib.util
 import os
 import subprocess
@@ -29,61 +28,27 @@ TRAINING_STEPS = 10
 class Variant(NamedTuple):
     framework: str
     model: str
-    execution: str | None
-    bidirectional: bool
+    execution: str | None = None
     device: str = "cpu"
 
     @property
     def config(self) -> ClassifierConfig:
-        """What it is: XLA compiles a single layer, and torch alone has a variant that does not clip."""
-        changes: dict[str, Any] = {"hidden_sizes": (7,)} if self.execution == "xla" else {}
-        clip_value = None if self.framework == "keras-torch" and not self.bidirectional else 0.01
-        return make_config(bidirectional=self.bidirectional, clip_value=clip_value, **changes)
-
-    @property
-    def drops(self) -> bool:
-        """Whether it is asked for dropout, too: in training, and in nothing else."""
-        return (self.model, self.execution, self.bidirectional) == ("lstm", None, False)
-
-    @property
-    def batches(self) -> tuple[bool, ...]:
-        """The batches that it knows: whole ones, those with lengths, or both.
-
-        Each kind is compiled by itself, which takes seconds but for torch. So XLA's are those with lengths.
-        """
-        if self.model == "cudnn" and self.framework != "keras-tensorflow":
-            return (False,)
-        return (True,) if self.execution == "xla" else (False, True)
-
-    @property
-    def asked(self) -> tuple[bool, ...]:
-        """The batches of which it tells gradients and scores; what is compiled only learns of the others."""
-        return self.batches if self.framework == "keras-torch" else self.batches[:1]
+        """What it is: XLA compiles a single layer."""
+        return make_config(**({"hidden_sizes": (7,)} if self.execution == "xla" else {}))
 
 
 def variants() -> list[Any]:
-    on_cpu = [Variant(framework, "lstm", None, False) for framework in FRAMEWORKS]
-    # Both directions are layers of Keras's own, whatever it computes with; torch compiles nothing.
-    on_cpu += [Variant("keras-torch", "lstm", None, True)]
-    on_cpu += [Variant("keras-torch", "cudnn", None, bidirectional) for bidirectional in (False, True)]
-    on_cpu += [Variant("keras-tensorflow", "lstm", "xla", False)]
-    on_gpu = [
-        Variant(framework, "cudnn", None, bidirectional, "cuda")
-        for framework in FRAMEWORKS
-        for bidirectional in (False, True)
-    ]
+    on_cpu = [Variant(framework, "lstm") for framework in FRAMEWORKS]
+    on_cpu += [Variant("keras-torch", "cudnn"), Variant("keras-tensorflow", "lstm", "xla")]
+    on_gpu = [Variant(framework, "cudnn", None, "cuda") for framework in FRAMEWORKS]
     return [
         pytest.param(variant, id="-".join(map(str, variant)), marks=[pytest.mark.gpu] * (variant in on_gpu))
         for variant in on_cpu + on_gpu
     ]
 
 
-def training_batches(config: ClassifierConfig, lengths: tuple[bool, ...]) -> list[Batch]:
-    """Whole batches and others in turn, if there are both: two models of Keras's, with one optimiser."""
-    return [
-        random_batch(config, lengths=lengths[step % len(lengths)], seed=10 + step)
-        for step in range(TRAINING_STEPS)
-    ]
+def training_batches(config: ClassifierConfig) -> list[Batch]:
+    return [random_batch(config, lengths=False, seed=10 + step) for step in range(TRAINING_STEPS)]
 
 
 def start(terminal: Path) -> None:
@@ -106,31 +71,19 @@ def build(variant: Variant, config: ClassifierConfig, **choice: Any) -> Any:
 def measure(variant: Variant) -> dict[str, Any]:
     """The results of a variant, in this process."""
     config = variant.config
-    built = trained = build(variant, config)
-    if variant.drops:
-        built = build(variant, dataclasses.replace(config, keep_prob=0.5, learning_rate=1e-30), seed=3)
+    built, batch = build(variant, config), random_batch(config, lengths=False)
     results: dict[str, Any] = {"engine": built.engine, "environment": built.environment()}
-    for lengths in variant.asked:
-        batch = random_batch(config, lengths=lengths)
-        loss, gradients = built.loss_and_gradients(batch)
-        (forward,) = built.read([built.forward_step(batch)])
-        scores = built.predict(batch.x_BTI, batch.lengths_B)
-        results[f"lengths {lengths}"] = {
-            "loss": loss,
-            "gradients": gradients,
-            "forward": forward,
-            "scores": scores,
-        }
+    results["loss"], results["gradients"] = built.loss_and_gradients(batch)
+    (results["forward"],) = built.read([built.forward_step(batch)])
+    results["scores"] = built.predict(batch.x_BTI)
     results["weights"] = built.export_weights()
-    if variant.drops:
-        results["dropped"] = [built.train_step(batch) for _ in range(20)]
-    batches = training_batches(config, variant.batches)
-    results["losses"] = trained.read([trained.train_step(batch) for batch in batches])
-    results["trained"] = trained.export_weights()
-    results["memory"] = trained.device_memory()
-    trained.load_weights(random_weights(config))
-    trained.reset_optimizer()
-    results["losses again"] = trained.read([trained.train_step(batch) for batch in batches])
+    batches = training_batches(config)
+    results["losses"] = built.read([built.train_step(batch) for batch in batches])
+    results["trained"] = built.export_weights()
+    results["memory"] = built.device_memory()
+    built.load_weights(random_weights(config))
+    built.reset_optimizer()
+    results["losses again"] = built.read([built.train_step(batch) for batch in batches])
     sys.stdout.flush()  # into the file that is its terminal
     return results
 
@@ -178,43 +131,32 @@ def within(processes: dict[str, ProcessPoolExecutor], framework: str) -> Process
 def test_loss_gradients_scores_and_weights_are_the_references(
     measured: tuple[Variant, dict[str, Any]],
 ) -> None:
-    """With lengths too, whatever the padding holds; a forward step and predict agree with them.
-
-    Where training drops, none of these does.
-    """
-    variant, results = measured
+    """A forward step and predict agree with them."""
+    variant, found = measured
     config = variant.config
-    weights = random_weights(config)
-    for lengths in variant.asked:
-        batch, found = random_batch(config, lengths=lengths), results[f"lengths {lengths}"]
-        loss, gradients = reference.loss_and_gradients(config, weights, batch)
-        scores_BC = reference.predict(config, weights, batch.x_BTI, batch.lengths_B)
-        assert found["loss"] == pytest.approx(loss, rel=1e-6)
-        assert found["forward"] == pytest.approx(loss, rel=1e-6)
-        np.testing.assert_allclose(found["scores"], scores_BC, rtol=0, atol=1e-6)
-        assert found["gradients"].keys() == gradients.keys()
-        for name, gradient in gradients.items():
-            np.testing.assert_allclose(found["gradients"][name], gradient, rtol=0, atol=1e-6, err_msg=name)
+    weights, batch = random_weights(config), random_batch(config, lengths=False)
+    loss, gradients = reference.loss_and_gradients(config, weights, batch)
+    assert found["loss"] == pytest.approx(loss, rel=1e-6)
+    assert found["forward"] == pytest.approx(loss, rel=1e-6)
+    scores_BC = reference.predict(config, weights, batch.x_BTI)
+    np.testing.assert_allclose(found["scores"], scores_BC, rtol=0, atol=1e-6)
+    assert found["gradients"].keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(found["gradients"][name], gradient, rtol=0, atol=1e-6, err_msg=name)
     for name, weight in weights.items():  # Gradients were taken in between.
-        np.testing.assert_array_equal(results["weights"][name], weight.astype(np.float32))
-    if variant.drops:
-        assert len(set(results["dropped"])) == 20, "each step of training drops others"
+        np.testing.assert_array_equal(found["weights"][name], weight.astype(np.float32))
 
 
 def test_training_is_kerass_adam_and_begins_anew(measured: tuple[Variant, dict[str, Any]]) -> None:
     """It is nearly the reference's: epsilon's place matters where a gradient is as small as 1e-6."""
     variant, results = measured
-    batches = training_batches(variant.config, variant.batches)
+    batches = training_batches(variant.config)
     losses, weights = trained_by_reference(variant.config, batches, kerass=True)
     np.testing.assert_allclose(results["losses"], losses, rtol=1e-5)
     np.testing.assert_allclose(results["losses again"], results["losses"], rtol=1e-6)
     nearly, _ = trained_by_reference(variant.config, batches)
     np.testing.assert_allclose(results["losses"], nearly, rtol=1e-4)
     assert_close_for_nearly_all(results["trained"], weights)
-    if variant.config.clip_value is not None:
-        without = dataclasses.replace(variant.config, clip_value=None)
-        unclipped, _ = trained_by_reference(without, batches, kerass=True)
-        assert np.abs(np.array(unclipped) - losses).max() > 1e-3, "clipping to this bound shows"
 
 
 def assert_close_for_nearly_all(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
@@ -256,12 +198,12 @@ def without_keras(framework: str) -> str:
     with mock.patch.dict(sys.modules, {"keras": None}):
         for name in [name for name in sys.modules if name.startswith("benchmarks.rivals.keras")]:
             del sys.modules[name]
-        return refusal(Variant(framework, "lstm", None, False))
+        return refusal(Variant(framework, "lstm"))
 
 
 def absent_device(framework: str) -> str | None:
     """The sentence where a GPU is missing; None where there is one."""
-    variant = Variant(framework, "lstm", None, False)
+    variant = Variant(framework, "lstm")
     return (
         None if build(variant, make_config(), device="auto").gpu else refusal(variant._replace(device="cuda"))
     )
@@ -270,17 +212,18 @@ def absent_device(framework: str) -> str | None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_keras_refuses_what_it_does_not_do(framework: str, processes: dict[str, ProcessPoolExecutor]) -> None:
     def refused(model: str, **changes: Any) -> str:
-        variant = Variant(framework, model, None, False, changes.pop("device", "cpu"))
+        variant = Variant(framework, model, None, changes.pop("device", "cpu"))
         return within(processes, framework).submit(refusal, variant, **changes).result()
 
     others = {"keras-jax": "torch", "keras-torch": "tensorflow", "keras-tensorflow": "jax"}
-    if framework == "keras-torch":
-        assert "different lengths" in refused("cudnn", lengths=True)
-    else:
+    if framework != "keras-torch":
         assert "CPU" in refused("cudnn")
-    assert "not with ctc" in refused("lstm", loss="ctc")
+    assert f"{framework} takes no sequences of different lengths" in refused("lstm", lengths=True)
+    assert f"{framework} trains with cross_entropy alone, not with ctc" in refused("lstm", loss="ctc")
+    for changes in ({"bidirectional": True}, {"keep_prob": 0.5}, {"clip_value": 0.1}):
+        assert f"{framework} has layers of one direction alone, no dropout" in refused("lstm", **changes)
     library = framework.removeprefix("keras-")
-    other = Variant(f"keras-{others[framework]}", "lstm", None, False)
+    other = Variant(f"keras-{others[framework]}", "lstm")
     if installed(other.framework):
         sentence = within(processes, framework).submit(refusal, other).result()
         assert f"Keras on {library} already" in sentence
