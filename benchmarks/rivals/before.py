@@ -8,6 +8,7 @@ taken out of git into a temporary folder, and renamed, so that both can be impor
 
 import atexit
 import dataclasses
+import functools
 import importlib.util
 import os
 import shutil
@@ -25,22 +26,11 @@ from ptb_lm.model.config import Config
 COMMIT = os.environ.get("PTB_LM_BEFORE", "7c1d749")
 NAME = "ptb_lm_before"
 
-Weights = Mapping[str, NDArray[Any]]
 
-
-def cudnn(config: Config, weights: Weights, **chosen: Any) -> Any:
-    """Return the model `cudnn` of that commit."""
-    return _build("cudnn", config, weights, chosen)
-
-
-def block_fused(config: Config, weights: Weights, **chosen: Any) -> Any:
-    """Return the model `block_fused` of that commit."""
-    return _build("block_fused", config, weights, chosen)
-
-
-def _build(model: str, config: Config, weights: Weights, chosen: dict[str, Any]) -> Any:
+def _build(name: str, config: Config, weights: Mapping[str, NDArray[Any]], **chosen: Any) -> Any:
+    """Return a model of that commit."""
     _take_out()
-    chosen = {**chosen, "framework": "torch", "model": model}
+    chosen = {**chosen, "framework": "torch", "model": name}
     flat = importlib.util.find_spec(f"{NAME}.config")  # as the package was in its first weeks
     folder = NAME if flat else f"{NAME}.model"
     backend = importlib.import_module(f"{folder}.backend")
@@ -53,6 +43,9 @@ def _build(model: str, config: Config, weights: Weights, chosen: dict[str, Any])
     choice = importlib.import_module(f"{folder}.choice").Choice
     create = choice.create if hasattr(choice, "create") else choice.of
     return backend.build(before, weights, create(**chosen))
+
+
+cudnn, block_fused = (functools.partial(_build, name) for name in ("cudnn", "block_fused"))
 
 
 def _take_out() -> None:

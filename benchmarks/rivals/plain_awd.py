@@ -28,14 +28,13 @@ from torch.nn import functional
 from typing_extensions import override
 
 from ptb_lm.bench.rivals import check_config
-from ptb_lm.bench.rivals.plain_torch import Loss, TorchLoop
+from ptb_lm.bench.rivals.plain_torch import Loss, TorchLoop, lstm_parameters
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Words
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks, places
-from ptb_lm.torch_backend.lstm import freeze_second_bias
 
 State = list[tuple[Tensor, Tensor]]  # h_1BH, c_1BH of each layer
 
@@ -52,6 +51,7 @@ class AWDModel(nn.Module):
     """The network.
 
     Attributes:
+        layers: Trained parameters of each layer.
         raw_TBH: Top layer's output of the newest window.
         dropped_TBH: The same after dropout.
     """
@@ -60,12 +60,12 @@ class AWDModel(nn.Module):
         super().__init__()
         widths = (config.embedding_width, *config.hidden_sizes)
         self.embedding = nn.Embedding(vocabulary_size, widths[0])
-        self.lstms = nn.ModuleList(nn.LSTM(*sizes) for sizes in itertools.pairwise(widths))
+        lstms = [nn.LSTM(*sizes) for sizes in itertools.pairwise(widths)]
+        self.lstms = nn.ModuleList(lstms)
         self.linear = nn.Linear(widths[-1], vocabulary_size)
         if config.tie_weights:
             self.linear.weight = self.embedding.weight
-        for layer in range(config.num_layers):
-            freeze_second_bias(self.layer_parameter(layer, "bias_hh"))
+        self.layers = [lstm_parameters(lstm, 0) for lstm in lstms]
         self.drop_words, self.drop_weights = 1 - config.embedding_keep_prob, 1 - config.recurrent_keep_prob
         self.drop_units = [1 - keep_prob for keep_prob in config.unit_keep_probs]
 
@@ -84,10 +84,6 @@ class AWDModel(nn.Module):
             after.append(last)
         self.raw_TBH, self.dropped_TBH = raw_TBH, output_TBI
         return self.linear(output_TBI), after
-
-    def layer_parameter(self, layer: int, name: str) -> nn.Parameter:
-        """Return a parameter of a layer by torch's name."""
-        return self.lstms[layer].get_parameter(f"{name}_l0")
 
     def _lock(self, x_TBI: Tensor, drop: float) -> Tensor:
         """Return units after dropout with one mask for all time steps."""

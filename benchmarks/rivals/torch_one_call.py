@@ -19,14 +19,12 @@ from sequence_classifier.on_torch import TorchClassifier
 from torch import Tensor, nn
 from typing_extensions import override
 
+from ptb_lm.bench.rivals.plain_torch import lstm_parameters
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState
 from ptb_lm.torch_backend.dropout import Dropout
-from ptb_lm.torch_backend.lstm import freeze_second_bias
 from ptb_lm.torch_backend.stack import RecurrentStack, State
-
-WEIGHTS = {"kernel": "weight_ih", "recurrent_kernel": "weight_hh", "bias": "bias_ih"}
 
 
 class OneCallStack(RecurrentStack):
@@ -41,8 +39,7 @@ class OneCallStack(RecurrentStack):
     def __init__(self, input_size: int, hidden_size: int, layers: int) -> None:
         super().__init__([])
         self.lstm = nn.LSTM(input_size, hidden_size, layers)
-        for layer in range(layers):
-            freeze_second_bias(self.lstm.get_parameter(f"bias_hh_l{layer}"))
+        self.layer_parameters = [lstm_parameters(self.lstm, layer) for layer in range(layers)]
 
     def with_execution(self, execute: Callable[[Layer], Layer]) -> RecurrentStack:
         """Return itself: there are no single layers."""
@@ -51,9 +48,9 @@ class OneCallStack(RecurrentStack):
     @override
     def canonical(self) -> dict[str, Canonical]:
         return {
-            f"lstm.{layer}.{name}": Canonical(self.lstm.get_parameter(f"{kept}_l{layer}"), name != "bias")
-            for layer in range(self.lstm.num_layers)
-            for name, kept in WEIGHTS.items()
+            f"lstm.{layer}.{name}": parameter
+            for layer, parameters in enumerate(self.layer_parameters)
+            for name, parameter in parameters.items()
         }
 
     @override

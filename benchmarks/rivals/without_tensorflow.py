@@ -17,13 +17,11 @@ from ptb_lm.common import host
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.tf_backend import backend, block_ops, loss
-from ptb_lm.tf_backend.backend import TensorFlowBackend
-from ptb_lm.tf_backend.block_ops import Activations
 
 Weights = Mapping[str, NDArray[Any]]
 
 
-def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TensorFlowBackend:
+def own_softmax(config: Config, weights: Weights, **chosen: Any) -> backend.TensorFlowBackend:
     """Return the model with TensorFlow's operation for the cross-entropy and its gradient."""
 
     class OneOperation:
@@ -39,7 +37,7 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TensorFlowBa
     return _block_fused(config, weights, **chosen)
 
 
-def own_gradient(config: Config, weights: Weights, **chosen: Any) -> TensorFlowBackend:
+def own_gradient(config: Config, weights: Weights, **chosen: Any) -> backend.TensorFlowBackend:
     """Return the model with TensorFlow's operation for the gradient of BlockLSTMV2."""
 
     def one_operation(
@@ -47,7 +45,7 @@ def own_gradient(config: Config, weights: Weights, **chosen: Any) -> TensorFlowB
         h_BH: tf.Tensor,
         c_BH: tf.Tensor,
         weight: tf.Tensor,
-        after: Activations,
+        after: block_ops.Activations,
         d_h_TBH: tf.Tensor,
         d_c_TBH: tf.Tensor,
     ) -> tuple[tf.Tensor, ...]:
@@ -73,12 +71,12 @@ def own_gradient(config: Config, weights: Weights, **chosen: Any) -> TensorFlowB
     return _block_fused(config, weights, **chosen)
 
 
-def kept_memory(config: Config, weights: Weights, **chosen: Any) -> TensorFlowBackend:
+def kept_memory(config: Config, weights: Weights, **chosen: Any) -> backend.TensorFlowBackend:
     """Return the model in a process that gives freed memory back."""
     replace(host, "keep_freed_memory", lambda: None)
     return _block_fused(config, weights, **chosen)
 
 
-def _block_fused(config: Config, weights: Weights, **chosen: Any) -> TensorFlowBackend:
+def _block_fused(config: Config, weights: Weights, **chosen: Any) -> backend.TensorFlowBackend:
     chosen = {**chosen, "model": "block_fused", "execution": "graph"}
     return backend.build(config, weights, Choice.create(framework="tensorflow", **chosen))

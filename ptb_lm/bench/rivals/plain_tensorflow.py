@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ptb_lm.bench.rivals import check_config
 from ptb_lm.data.corpus import Words
 from ptb_lm.data.text import Ids
+from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays, StepMetrics
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -51,12 +52,12 @@ class PlainModel:
         layers = [self.embedding, *self.lstms, self.dense]
         self.variables = [variable for layer in layers for variable in layer.trainable_variables]
 
-    def __call__(self, x_BT: tf.Tensor, state: State, *, training: bool) -> tuple[tf.Tensor, State]:
-        """Return the logits [B, T, V] and the state."""
-        x_BTE, after = self.dropout(self.embedding(x_BT), training=training), []
+    def __call__(self, x_BT: tf.Tensor, state: State) -> tuple[tf.Tensor, State]:
+        """Return the logits [B, T, V] in training, and the state."""
+        x_BTE, after = self.dropout(self.embedding(x_BT), training=True), []
         for lstm, before in zip(self.lstms, state, strict=True):
-            x_BTE, h_BH, c_BH = lstm(x_BTE, initial_state=list(before), training=training)
-            x_BTE = self.dropout(x_BTE, training=training)
+            x_BTE, h_BH, c_BH = lstm(x_BTE, initial_state=list(before), training=True)
+            x_BTE = self.dropout(x_BTE, training=True)
             after.append((h_BH, c_BH))
         return self.dense(x_BTE), after
 
@@ -74,8 +75,9 @@ class PlainLoop:
             )
             self.optimizer = keras.optimizers.SGD(1.0)
             self.optimizer.build(self.model.variables)
+        names = parameters.shapes(config, len(weights["embedding"]))
+        self.variables = dict(zip(names, self.model.variables, strict=True))  # of a layer, in Keras's order
         self.train_function = tf.function(self._train)
-        self.evaluate_function = tf.function(self._evaluate)
         self.load_weights(weights)
 
     def zero_state(self, batch_size: int) -> State:
@@ -101,14 +103,6 @@ class PlainLoop:
             state, loss = self.train_function(tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state)
         return state, loss
 
-    def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
-        """Score a window without dropout."""
-        with tf.device(self.device.name):
-            state, loss = self.evaluate_function(
-                tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state
-            )
-        return state, loss
-
     def read(self, losses: Sequence[Loss]) -> list[StepMetrics]:
         """Wait for the device and return the numbers behind some losses."""
         if not losses:
@@ -118,14 +112,12 @@ class PlainLoop:
 
     def export_weights(self) -> Arrays:
         """Return the parameters by canonical name."""
-        return {
-            name: variable.numpy() for name, variable in zip(self._names(), self.model.variables, strict=True)
-        }
+        return {name: variable.numpy() for name, variable in self.variables.items()}
 
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from canonical arrays; Keras keeps the gates in the same order."""
         with tf.device(self.device.name):
-            for name, variable in zip(self._names(), self.model.variables, strict=True):
+            for name, variable in self.variables.items():
                 variable.assign(weights[name])
 
     def device_memory(self) -> int | None:
@@ -138,8 +130,12 @@ class PlainLoop:
 
     def _train(self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State) -> tuple[State, Loss]:
         with tf.GradientTape() as tape:
-            logits_BTV, state = self.model(x_BT, state, training=True)
-            mean = _mean_loss(y_BT, logits_BTV)
+            logits_BTV, state = self.model(x_BT, state)
+            mean = tf.reduce_mean(
+                keras.losses.sparse_categorical_crossentropy(
+                    y_BT, tf.cast(logits_BTV, tf.float32), from_logits=True
+                )
+            )
             # The mean over tokens is what people write; this factor makes it the tutorial's loss.
             loss = mean * x_BT.shape[1]
         gradients = tape.gradient(loss, [variable.value for variable in self.model.variables])
@@ -150,27 +146,7 @@ class PlainLoop:
         norm = tf.linalg.global_norm([d_embedding_NE, *gradients[1:]])
         gradients, _ = tf.clip_by_global_norm(gradients, self.config.max_grad_norm, use_norm=norm)
         self.optimizer.apply_gradients(zip(gradients, self.model.variables, strict=True))
-        return state, _read_loss(mean, y_BT, norm)
-
-    def _evaluate(self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State) -> tuple[State, Loss]:
-        logits_BTV, state = self.model(x_BT, state, training=False)
-        return state, _read_loss(_mean_loss(y_BT, logits_BTV), y_BT, tf.zeros([]))
-
-    def _names(self) -> list[str]:
-        """Return the canonical names of the model's variables."""
-        kinds = ("kernel", "recurrent_kernel", "bias")
-        layers = [f"lstm.{layer}.{kind}" for layer in range(self.config.num_layers) for kind in kinds]
-        return ["embedding", *layers, "softmax.kernel", "softmax.bias"]
-
-
-def _mean_loss(y_BT: tf.Tensor, logits_BTV: tf.Tensor) -> tf.Tensor:
-    logits_BTV = tf.cast(logits_BTV, tf.float32)
-    return tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y_BT, logits_BTV, from_logits=True))
-
-
-def _read_loss(mean: tf.Tensor, y_BT: tf.Tensor, norm: tf.Tensor) -> Loss:
-    loss: Loss = tf.stack([mean * tf.cast(tf.size(y_BT), mean.dtype), norm])
-    return loss
+        return state, tf.stack([mean * tf.cast(tf.size(y_BT), mean.dtype), norm])
 
 
 def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> PlainLoop:

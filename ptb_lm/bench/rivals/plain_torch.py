@@ -49,8 +49,22 @@ Loss = tuple[Tensor, Tensor]  # negative log likelihood [], gradient norm []
 KEPT_MEMORY = "cudnn-kept-memory"
 
 
+def lstm_parameters(lstm: nn.LSTM, layer: int) -> dict[str, Canonical]:
+    """Return the parameters of a layer that are trained; its second bias is frozen."""
+    freeze_second_bias(lstm.get_parameter(f"bias_hh_l{layer}"))
+    return {
+        "kernel": Canonical(lstm.get_parameter(f"weight_ih_l{layer}"), transposed=True),
+        "recurrent_kernel": Canonical(lstm.get_parameter(f"weight_hh_l{layer}"), transposed=True),
+        "bias": Canonical(lstm.get_parameter(f"bias_ih_l{layer}")),
+    }
+
+
 class PlainModel(nn.Module):
-    """A language model of torch's own modules."""
+    """A language model of torch's own modules.
+
+    Attributes:
+        layers: Trained parameters of each layer.
+    """
 
     def __init__(self, config: Config, vocabulary_size: int) -> None:
         super().__init__()
@@ -59,8 +73,7 @@ class PlainModel(nn.Module):
         self.lstm = nn.LSTM(width, hidden, config.num_layers, dropout=drop if config.num_layers > 1 else 0)
         self.linear = nn.Linear(hidden, vocabulary_size)
         self.dropout = nn.Dropout(drop)
-        for layer in range(config.num_layers):
-            freeze_second_bias(self.lstm.get_parameter(f"bias_hh_l{layer}"))
+        self.layers = [lstm_parameters(self.lstm, layer) for layer in range(config.num_layers)]
 
     def forward(self, x_TB: Tensor, state: State) -> tuple[Tensor, State]:
         """Return the logits [T, B, V] and the state."""
@@ -70,16 +83,12 @@ class PlainModel(nn.Module):
         output_TBH = self.dropout(output_TBH)
         return self.linear(output_TBH), state
 
-    def layer_parameter(self, layer: int, name: str) -> nn.Parameter:
-        """Return a parameter of a layer by torch's name."""
-        return self.lstm.get_parameter(f"{name}_l{layer}")
-
 
 class TorchLoop(Model):
     """Trains a network of torch's modules; as much of ptb_lm.model.backend.Backend as the benchmark asks for.
 
     Attributes:
-        network: Module with `embedding`, `linear` and `layer_parameter`, as PlainModel has them.
+        network: Module with `embedding`, `linear` and `layers`, as PlainModel has them.
     """
 
     network: Any
@@ -139,14 +148,8 @@ class TorchLoop(Model):
         """Return the trained parameters by canonical name."""
         network = self.network
         table = {"embedding": Canonical(network.embedding.weight)}
-        for layer in range(self.config.num_layers):
-            for name, kept in (
-                ("kernel", "weight_ih"),
-                ("recurrent_kernel", "weight_hh"),
-                ("bias", "bias_ih"),
-            ):
-                parameter = network.layer_parameter(layer, kept)
-                table[f"lstm.{layer}.{name}"] = Canonical(parameter, transposed=name != "bias")
+        for layer, parameters in enumerate(network.layers):
+            table |= {f"lstm.{layer}.{name}": parameter for name, parameter in parameters.items()}
         if not self.config.tie_weights:
             table["softmax.kernel"] = Canonical(network.linear.weight, transposed=True)
         table["softmax.bias"] = Canonical(network.linear.bias)

@@ -3,7 +3,7 @@
 - jit: TorchScript of the outer scope, all layers in one module, as in the published comparison of TensorFlow
   and PyTorch on a stacked LSTM ("PyTorch JIT on outer scope").
 - compile: torch.compile of the whole training step in one graph: embedding, layers, softmax, gradients,
-  clipping and SGD. A forward pass is a graph, too.
+  clipping and SGD. A forward pass, which no suite times, is compiled no further.
 
 There is no dropout: its masks are drawn outside of what is compiled.
 
@@ -22,16 +22,13 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.corpus import Words
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.torch_backend.backend import TorchBackend, to_time_major
+from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.cells import Layer, LSTMState
-from ptb_lm.torch_backend.dropout import Dropout, no_dropout
-from ptb_lm.torch_backend.loss import Loss
+from ptb_lm.torch_backend.dropout import Dropout
 from ptb_lm.torch_backend.runtime import apply_execution, check_compiler
-from ptb_lm.torch_backend.settings import computation
-from ptb_lm.torch_backend.stack import Directions, RecurrentStack, State, embed
+from ptb_lm.torch_backend.stack import Directions, RecurrentStack, State
 
 # Returns the output and each layer's state, of the input and each layer's state.
 Run: TypeAlias = Callable[[Tensor, list[Any]], tuple[Tensor, list[Any]]]
@@ -87,7 +84,7 @@ class Scripted(TorchBackend):
 
 
 class Compiled(TorchBackend):
-    """A model whose training step is one graph of torch.compile, and so is its forward pass."""
+    """A model whose training step is one graph of torch.compile."""
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         super().__init__(config, weights, choice)
@@ -97,28 +94,12 @@ class Compiled(TorchBackend):
         torch._dynamo.config.allow_rnn = True
         self.network.executed_stack = Stack(self._run_layers)
         self.training.run = torch.compile(self.training.compute, fullgraph=True, dynamic=False)
-        self._scored = torch.compile(self._losses, fullgraph=True, dynamic=False)
 
     @property
     @override
     def engine(self) -> str:
         """Description of the code that computes the LSTM."""
         return f"{super().engine}; the whole step in one graph of torch.compile"
-
-    @override
-    @computation
-    @torch.no_grad()
-    def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
-        """Score a window."""
-        return self._scored(
-            to_time_major(x_BT, self.device).flatten(), to_time_major(y_BT, self.device).flatten(), state
-        )
-
-    def _losses(self, ids_N: Tensor, targets_N: Tensor, state: State) -> tuple[State, Loss]:
-        embedded_TBE = embed(self.network.embedding_VE, ids_N, len(state[0][0]), self.dtype)
-        output_TBH, state = self.network.executed_stack(embedded_TBE, state, dropout=no_dropout)
-        nll = self.network.softmax.losses(output_TBH.flatten(0, 1), targets_N).sum(dtype=torch.float64)
-        return state, torch.stack([nll, torch.zeros_like(nll)])
 
     def _run_layers(self, x_TBI: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
         after: list[Any] = []

@@ -87,15 +87,11 @@ def test_keras_s_embedding_moves_at_the_window_s_words_alone(tiny_config: Config
 
 
 @every_loop
-def test_dropout_is_of_training_alone_with_a_mask_of_its_own_each_time(
-    framework: str, tiny_config: Config
-) -> None:
+def test_dropout_has_a_mask_of_its_own_each_time(framework: str, tiny_config: Config) -> None:
     loop, _ = build(framework, tiny_config.replace(keep_prob=0.5))
     ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
     trained = [loop.train_step(x_BT, y_BT, loop.zero_state(3), learning_rate=0.0)[1] for _ in range(6)]
-    scored = [loop.evaluate_step(x_BT, y_BT, loop.zero_state(3))[1] for _ in range(2)]
     assert len({measured.nll for measured in loop.read(trained)}) == 6
-    assert len(set(loop.read(scored))) == 1
 
 
 @every_loop

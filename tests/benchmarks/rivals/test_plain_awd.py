@@ -337,13 +337,13 @@ def test_the_loop_refuses_what_it_lacks(changes: dict[str, Any], what: str) -> N
 
 def test_the_suite_has_the_published_sizes_and_smaller_ones() -> None:
     """Both sides have windows of one length, and the smaller one has no more parameters than `modern` may."""
-    published, smaller = SUITES["awd"].workloads
+    (published,), (smaller,) = (SUITES[name].workloads for name in ("awd", "awd-2x650"))
     for workload in published, smaller:
         assert isinstance(workload.task, LanguageTask)
         config = workload.task.config
         assert (config.num_steps, config.batch_size, config.vary_num_steps) == (70, 20, False)
         names = {variant.name for variant in workload.variants}
-        assert {workload.baseline, "torch/cudnn@bf16", "torch/block_fused@bf16"} <= names
+        assert {workload.baseline, "plain-awd/cudnn@bf16", "torch/block_fused@bf16"} <= names
     assert published.task.config.hidden_sizes == (1150, 1150, 400)
     assert published.work("train", precision="bf16", device="cpu").parameters == pytest.approx(
         24.2e6, rel=0.01
