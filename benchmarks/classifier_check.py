@@ -13,12 +13,11 @@ gradients compare, and one that lacks a part of the sequence differs in it.
 Each of two steps begins at the same weights, because a step of Adam goes far, and turns around where rounding
 turns a sign: after it, nobody foresees a deep network over 1000 steps to more than one per cent. The loss
 after both is compared as closely as that allows, so that a step which computes with the weights of before is
-seen. No classifier of a suite has dropout; where one has, it is compared in a second model without.
+seen. No classifier of a suite has dropout, and no task may.
 
 Shapes: B = batch, T = time steps.
 """
 
-import dataclasses
 import inspect
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -29,21 +28,21 @@ from typing import Any
 import numpy as np
 import sequence_classifier
 from numpy.typing import NDArray
-from sequence_classifier import Batch, Classifier
-from sequence_classifier import reference as reference_classifier
+from sequence_classifier import Batch, Classifier, reference
+from typing_extensions import override
 
 from benchmarks.classifier_task import ClassifierTask
-from ptb_lm.bench import check, rows
+from ptb_lm.bench import check
 from ptb_lm.bench.check import expected, problem
 from ptb_lm.bench.check.bounds import BOUNDS, CTC, Checked, Errors
-from ptb_lm.bench.check.expected import Answer, fingerprint
+from ptb_lm.bench.check.expected import Answer, Question, fingerprint
 from ptb_lm.model import reference_updates
 
 STEPS = 2
 
 
 @dataclass(frozen=True)
-class ClassifierQuestion:
+class ClassifierQuestion(Question):
     """The question: a gradient, and steps of Adam, each on a batch of its own.
 
     Attributes:
@@ -57,8 +56,8 @@ class ClassifierQuestion:
     seed: int
 
     @property
+    @override
     def multiply_adds(self) -> float:
-        """Multiply-adds of a forward pass."""
         return self.task.multiply_adds * self.distinct / self.task.batch_size
 
     @cached_property
@@ -74,28 +73,26 @@ class ClassifierQuestion:
             distinct_batch(self.task, distinct=self.distinct, seed=self.seed + step) for step in range(STEPS)
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: not what can be drawn again."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-
+    @override
     def facts(self) -> Iterable[bytes]:
-        """Return all that the answer depends on."""
-        for module in (sequence_classifier, reference_classifier):
+        yield from super().facts()
+        for module in (sequence_classifier, reference):
             yield inspect.getsource(module).encode()
-        yield repr((self.task, self.distinct)).encode()
-        for array in (*self.weights.values(), *(part for batch in self.batches for part in batch)):
-            if array is not None:
-                yield np.ascontiguousarray(array).tobytes()
 
+    @override
+    def arrays(self) -> Iterable[NDArray[Any]]:
+        parts = (part for batch in self.batches for part in batch)
+        return [*self.weights.values(), *(part for part in parts if part is not None)]
+
+    @override
     def answer(self) -> Answer:
-        """Compute losses, gradients and updates."""
         config, answered = self.task.config, Answer()
         weights: Mapping[str, NDArray[np.floating]] = self.weights
         adam = reference_updates.adam_zero_state(weights)
         batches = [self._distinct(batch) for batch in self.batches]
         for step, batch in enumerate(batches):
-            loss, gradients = reference_classifier.loss_and_gradients(config, weights, batch)
-            after, adam = reference_classifier.adam(
+            loss, gradients = reference.loss_and_gradients(config, weights, batch)
+            after, adam = reference.adam(
                 weights, gradients, adam, learning_rate=config.learning_rate, clip_value=config.clip_value
             )
             answered[f"{step}.loss"] = np.array(loss)
@@ -103,7 +100,7 @@ class ClassifierQuestion:
                 f"update {step}", {name: weights[name] - after[name] for name in weights}
             )
             answered |= expected.gradients(f"gradient {step}", gradients)
-        loss, _ = reference_classifier.loss_and_gradients(config, after, batches[0])
+        loss, _ = reference.loss_and_gradients(config, after, batches[0])
         return answered | {"loss after": np.array(loss)}
 
     def _distinct(self, batch: Batch) -> Batch:
@@ -143,13 +140,8 @@ def check_classifier(
 ) -> Checked:
     """Compare a classifier with the reference; see ptb_lm.bench.check.check."""
     errors = _errors(task, precision)
-    question, how = ClassifierQuestion(task, problem.distinct_rows(task), seed), "there is none"
-    if task.config.keep_prob < 1:
-        assert earlier is None, "the second model is not kept"
-        undropped = dataclasses.replace(task, config=dataclasses.replace(task.config, keep_prob=1.0))
-        question = dataclasses.replace(question, task=undropped)
-        model, how = None, rows.SECOND_MODEL
-    asked: Classifier = build(question.task.config, question.weights) if model is None else model
+    question = ClassifierQuestion(task, problem.distinct_rows(task), seed)
+    asked: Classifier = build(task.config, question.weights) if model is None else model
     loss, seconds = _compare(asked, question, errors, passes)
     return Checked(
         loss=loss,
@@ -158,7 +150,7 @@ def check_classifier(
         what={
             "steps": f"{STEPS} gradients and {STEPS + 1} training steps of {task.size}",
             "precision": precision,
-            "dropout": how,
+            "dropout": "there is none",
         },
     )
 
@@ -196,7 +188,7 @@ def _compare_gradients(
         images = {name: fingerprint(gradient) for name, gradient in gradients.items()}
         for name, error in expected.gradient_errors(answered, f"gradient {step}", images).items():
             kind = "bias" if gradients[name].ndim == 1 else "gradient"
-            errors.add(kind, f"gradient of {name} {where}", error)
+            errors.add(kind, f"gradient of {name} {where}", error.whole)
         every.append(gradients)
     return every
 
@@ -235,10 +227,10 @@ def _compare_updates(
         for name in before:
             moved = before[name].astype(np.float64) - after[name]
             images[name] = fingerprint(moved)
-            error = _adam_error(question.task, moved, [each[name] for each in gradients[: step + 1]])
-            errors.add("adam", f"update of {name} {where}", error, beside="what Adam makes of its gradients")
+            off = _adam_error(question.task, moved, [each[name] for each in gradients[: step + 1]])
+            errors.add("adam", f"update of {name} {where}", off, beside="what Adam makes of its gradients")
         for name, error in expected.gradient_errors(answered, f"update {step}", images).items():
-            errors.add("update", f"update of {name} {where}", error)
+            errors.add("update", f"update of {name} {where}", error.whole)
             sizes = [np.linalg.norm(image) for image in (images[name], answered[f"update {step}.{name}"])]
             errors.add("size", f"size of the update of {name} {where}", _relative(*sizes))
     (trained,) = model.read([model.train_step(question.batches[0])])
@@ -263,7 +255,7 @@ def _adam_error(
     weights: Mapping[str, NDArray[np.floating]] = {"": np.zeros_like(moved)}
     after, adam = weights, reference_updates.adam_zero_state(weights)
     for gradient in gradients:  # each step began at the same weights
-        after, adam = reference_classifier.adam(
+        after, adam = reference.adam(
             weights,
             {"": gradient.astype(np.float64)},
             adam,

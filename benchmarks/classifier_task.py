@@ -31,7 +31,7 @@ FLOPS_PER_GRADIENT = 2  # per multiply-add, for the gradient with respect to the
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierTask:
-    """A sequence classifier on random features: Classifier's steps."""
+    """A sequence classifier without dropout on random features: Classifier's steps."""
 
     config: ClassifierConfig
     batch_size: int
@@ -101,7 +101,6 @@ class ClassifierTask:
 
     def traffic(self, pass_name: str, precision: str) -> None:
         """Return the bytes that a step must move; None if they are not known."""
-        return
 
     def with_batch_size(self, batch_size: int) -> "ClassifierTask":
         """Return the task with another number of rows."""

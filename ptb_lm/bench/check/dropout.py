@@ -21,10 +21,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ptb_lm.bench.check import expected, problem
 from ptb_lm.bench.check.bounds import Errors, WrongError
-from ptb_lm.bench.check.expected import Answer
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data.text import Ids
 from ptb_lm.model import reference
@@ -129,7 +129,7 @@ def _places(task: LanguageTask) -> Masks[Place]:
 
 
 @dataclass(frozen=True)
-class Losses:
+class Losses(expected.Question):
     """The question: the loss of a window of the workload's size, with dropout, by the reference's own masks.
 
     Attributes:
@@ -141,21 +141,20 @@ class Losses:
     seed: int
 
     @property
+    @override
     def multiply_adds(self) -> float:
-        """Multiply-adds of all forward passes."""
-        return float(self.task.multiply_adds * WINDOWS)
+        return float(self.task.multiply_adds * WINDOWS)  # of all forward passes
 
     def weights(self) -> problem.Weights:
         """Return the weights."""
         return problem.language_weights(self.task, seed=self.seed)
 
-    def facts(self) -> Iterable[bytes]:
-        """Return all that the answer depends on."""
-        yield repr(self).encode()
-        for array in (*self.weights().values(), *self.task.window(seed=self.seed)):
-            yield np.ascontiguousarray(array).tobytes()
+    @override
+    def arrays(self) -> Iterable[NDArray[Any]]:
+        return (*self.weights().values(), *self.task.window(seed=self.seed))
 
-    def answer(self) -> Answer:
+    @override
+    def answer(self) -> expected.Answer:
         """Compute the mean of the losses, and the standard deviation that chance gives one of them."""
         config, weights, rng = self.task.config, self.weights(), np.random.default_rng(self.seed)
         x_BT, y_BT = self.task.window(seed=self.seed)

@@ -7,15 +7,18 @@ count as the variant's.
 
 import base64
 import contextlib
+import dataclasses
 import hashlib
 import inspect
 import io
 import pickle
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,18 +40,47 @@ SOURCES = (
 )
 
 
-class Question(Protocol):
+@dataclass(frozen=True)
+class Question(ABC):
     """A question to the reference; it can be pickled."""
 
     @property
+    @abstractmethod
     def multiply_adds(self) -> float:
         """Multiply-adds of a forward pass."""
 
-    def facts(self) -> Iterable[bytes]:
-        """Return all that the answer depends on: the configuration, the weights, the data, the masks."""
+    @abstractmethod
+    def arrays(self) -> Iterable[NDArray[Any]]:
+        """Return the arrays that the answer depends on: the weights, the data, the masks."""
 
+    @abstractmethod
     def answer(self) -> Answer:
         """Compute the answer."""
+
+    def facts(self) -> Iterable[bytes]:
+        """Return all that the answer depends on: what its fields say, and the arrays."""
+        yield repr(self).encode()
+        for array in self.arrays():
+            yield np.ascontiguousarray(array).tobytes()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: not what can be drawn again."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+class GradientError(NamedTuple):
+    """By how much a tensor's gradient is off.
+
+    Attributes:
+        whole: Norm of the difference from the reference's.
+        length: Part of that along the reference's: by how much the gradient is too long or too short. The
+            rounding of half precision points in every direction and hardly changes it. So a wrong factor
+            shows here that is smaller than the error of the whole may be. It matters only where its bound is
+            tighter: in bfloat16.
+    """
+
+    whole: float
+    length: float
 
 
 def answer(question: Question) -> Answer:
@@ -97,57 +129,29 @@ def gradient_errors(
     prefix: str,
     found: Mapping[str, NDArray[np.float64]],
     rounding: Mapping[str, float] | None = None,
-) -> dict[str, float]:
-    """Return the relative error of each tensor's gradient.
+) -> dict[str, GradientError]:
+    """Return the errors of each tensor's gradient, relative to its norm.
+
+    A gradient far smaller than the others is known less well, relative to itself: its errors are relative to
+    a hundredth of all of them together.
 
     Args:
         answered: Holds what `gradients` returned for the prefix.
         prefix: Prefix of names.
         found: Fingerprints of a variant's gradients, by name.
-        rounding: The norm of what is no error in each, but the rounding of what it was read off.
-    """
-    return _relative_errors(answered, prefix, found, rounding, lambda off, _: np.linalg.norm(off))
-
-
-def length_errors(
-    answered: Answer, prefix: str, found: Mapping[str, NDArray[np.float64]], rounding: Mapping[str, float]
-) -> dict[str, float]:
-    """Return by how much each tensor's gradient is too long or too short along the reference's, relative.
-
-    The rounding of half precision points in every direction and hardly changes this length. So a wrong factor
-    shows here that is smaller than the error of the whole may be. The arguments, and the lengths that errors
-    are relative to, are those of `gradient_errors`. The whole norm of the rounding is subtracted: along no
-    direction can it be more. It is never more than the error of the whole, so it matters only where its bound
-    is tighter: in bfloat16.
-    """
-
-    def along(off: NDArray[np.float64], expected: NDArray[np.float64]) -> Any:
-        return abs(off @ expected) / (np.linalg.norm(expected) or 1.0)
-
-    return _relative_errors(answered, prefix, found, rounding, along)
-
-
-def _relative_errors(
-    answered: Answer,
-    prefix: str,
-    found: Mapping[str, NDArray[np.float64]],
-    rounding: Mapping[str, float] | None,
-    measure: Callable[[NDArray[np.float64], NDArray[np.float64]], Any],
-) -> dict[str, float]:
-    """Return what `measure` makes of each tensor's error and of what it should be, beyond its rounding.
-
-    It is relative to the norm of the tensor's gradient, as a rule.
+        rounding: The norm of what is no error in each, but the rounding of what it was read off. All of it is
+            subtracted from both errors: along no direction can it be more.
     """
     norms = {name: float(answered[f"{prefix}.norm of {name}"]) for name in found}
     whole = float(np.sqrt(sum(norm**2 for norm in norms.values())))
     errors = {}
     for name, image in found.items():
-        expected = answered[f"{prefix}.{name}"]
-        error = float(measure(image - expected, expected))
-        if rounding is not None and not np.isnan(error):
-            error = max(error - rounding[name], 0.0)
-        # A gradient far smaller than the others is known less well, relative to itself.
-        errors[name] = error / max(norms[name], whole / 100)
+        right = answered[f"{prefix}.{name}"]
+        off, rounded = image - right, rounding[name] if rounding else 0.0
+        sizes = (np.linalg.norm(off), abs(off @ right) / (np.linalg.norm(right) or 1.0))
+        # np.maximum keeps NaN, which is wrong.
+        relative = (float(np.maximum(size - rounded, 0.0)) / max(norms[name], whole / 100) for size in sizes)
+        errors[name] = GradientError(*relative)
     return errors
 
 

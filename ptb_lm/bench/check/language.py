@@ -34,12 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.bench import rows
-from ptb_lm.bench.check import dropout, expected, language_question, problem
+from ptb_lm.bench.check import dropout, expected, problem
 from ptb_lm.bench.check.bounds import BOUNDS, Checked, Errors, WrongError
-from ptb_lm.bench.check.dropout import Kept
-from ptb_lm.bench.check.expected import Answer, fingerprint
-from ptb_lm.bench.check.language_question import LanguageQuestion
-from ptb_lm.bench.check.problem import STEPS
+from ptb_lm.bench.check.language_question import LanguageQuestion, stretch_answer
 from ptb_lm.bench.run.timed_steps import reports_masks
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data import corpus
@@ -93,7 +90,7 @@ def check(
         training_state=training_state,
         errors={**errors.numbers(), "rows": task.batch_size, "distinct_rows": question.distinct},
         what={
-            "steps": f"{STEPS} training steps of {task.size}",
+            "steps": f"{problem.STEPS} training steps of {task.size}",
             "precision": precision,
             "dropout": how,
         },
@@ -148,7 +145,7 @@ class _Step(NamedTuple):
     # Fingerprints of the weights before, as weight decay alone would leave them, less those after.
     moved: dict[str, NDArray[np.float64]]
     rounding: dict[str, float]  # the norm of that by which their own rounding can have changed the weights
-    masks: Kept | None
+    masks: dropout.Kept | None
 
 
 def _compare(model: Backend, question: LanguageQuestion, errors: Errors) -> _Step:
@@ -178,7 +175,7 @@ def _compare(model: Backend, question: LanguageQuestion, errors: Errors) -> _Ste
         errors.add("loss", what, _relative(loss, answered[f"{index}.loss scored"]))
     stretch = 0.0
     for index, step in enumerate(steps):
-        wanted = language_question.stretch_answer(answered, stretch)
+        wanted = stretch_answer(answered, stretch)
         norm = float(wanted[f"{index}.norm"])
         where = f"in training step {index + 1}"
         errors.add("loss", f"loss {where}", _relative(step.loss, wanted[f"{index}.loss"]))
@@ -191,7 +188,7 @@ def _compare(model: Backend, question: LanguageQuestion, errors: Errors) -> _Ste
 
 
 def _compare_gradients(
-    step: _Step, question: LanguageQuestion, index: int, scale: float, wanted: Answer, errors: Errors
+    step: _Step, question: LanguageQuestion, index: int, scale: float, wanted: expected.Answer, errors: Errors
 ) -> None:
     """Compare the gradient of every tensor, by which a step moved it times a scale."""
     where = f"in training step {index + 1}"
@@ -199,13 +196,12 @@ def _compare_gradients(
     rounding = {name: size / scale for name, size in step.rounding.items()}
     biases = {name for name, shape in question.task.shapes.items() if len(shape) == 1}
     for name, error in expected.gradient_errors(wanted, f"{index}", found, rounding).items():
-        errors.add("bias" if name in biases else "gradient", f"gradient of {name} {where}", error)
-    matrices = {name: moved for name, moved in found.items() if name not in biases}
-    for name, error in expected.length_errors(wanted, f"{index}", matrices, rounding).items():
-        errors.add("length", f"length of the gradient of {name} {where}", error)
+        errors.add("bias" if name in biases else "gradient", f"gradient of {name} {where}", error.whole)
+        if name not in biases:
+            errors.add("length", f"length of the gradient of {name} {where}", error.length)
 
 
-def _length(images: Mapping[str, NDArray[np.float64]], wanted: Answer, index: int) -> float:
+def _length(images: Mapping[str, NDArray[np.float64]], wanted: expected.Answer, index: int) -> float:
     """Return how long all tensors together are along the gradient of a step, which has the length 1."""
     pairs = [(image, wanted[f"{index}.{name}"]) for name, image in images.items()]
     squares = sum(float(right @ right) for _, right in pairs)
@@ -238,7 +234,8 @@ def _train_windows(model: Backend, windows: Sequence[Any], question: LanguageQue
         after = model.export_weights()
         decayed = 1 - rate * question.task.weight_decay
         moved = {
-            name: fingerprint(decayed * before[name].astype(np.float64) - after[name]) for name in before
+            name: expected.fingerprint(decayed * before[name].astype(np.float64) - after[name])
+            for name in before
         }
         times = question.additions(index)
         rounding = {name: _rounding(before[name], after[name], times.get(name, 1)) for name in before}

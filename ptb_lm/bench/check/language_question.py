@@ -3,20 +3,17 @@
 Shapes: B = batch, T = time steps, L = length of a row.
 """
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ptb_lm.bench.check import dropout, expected, problem
-from ptb_lm.bench.check.dropout import Kept
-from ptb_lm.bench.check.expected import Answer
-from ptb_lm.bench.check.problem import STEPS
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data import corpus
 from ptb_lm.data.text import Ids
@@ -30,7 +27,7 @@ _BY_STRETCH = "by stretch: "
 
 
 @dataclass(frozen=True)
-class LanguageQuestion:
+class LanguageQuestion(expected.Question):
     """The question: training steps from given weights, window after window.
 
     Attributes:
@@ -43,13 +40,13 @@ class LanguageQuestion:
 
     task: LanguageTask
     distinct: int
-    masks: tuple[Kept, ...]
+    masks: tuple[dropout.Kept, ...] = field(repr=False)
     forward: bool
     seed: int
 
     @property
+    @override
     def multiply_adds(self) -> float:
-        """Multiply-adds of a forward pass."""
         return self.task.multiply_adds * self.distinct / self.task.batch_size
 
     @property
@@ -66,7 +63,7 @@ class LanguageQuestion:
     @cached_property
     def text(self) -> Ids:
         """The words of the batch's rows."""
-        return problem.text(self.task, windows=STEPS, distinct=self.distinct, seed=self.seed)
+        return problem.text(self.task, windows=problem.STEPS, distinct=self.distinct, seed=self.seed)
 
     def additions(self, step: int) -> dict[str, NDArray[np.integer]]:
         """Return how often a step adds to a weight, where that is not once: to a word's row as it occurs.
@@ -79,21 +76,16 @@ class LanguageQuestion:
         counts_V = np.bincount(words.ravel(), minlength=self.task.vocabulary_size)
         return {"embedding": np.maximum(counts_V, 1)[:, None]}
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: not what can be drawn again."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-
-    def facts(self) -> Iterable[bytes]:
-        """Return all that the answer depends on."""
-        yield repr((self.task, self.distinct, self.forward, self.rates)).encode()
-        for array in (*self.weights.values(), self.text):
-            yield np.ascontiguousarray(array).tobytes()
+    @override
+    def arrays(self) -> Iterable[NDArray[Any]]:
+        yield from self.weights.values()
+        yield self.text
         for window in self.masks:
             for kept in (*window.weights.values(), *window.units):
-                yield np.packbits(kept).tobytes()
+                yield np.packbits(kept)
 
-    def answer(self) -> Answer:
-        """Compute losses, norms and gradients."""
+    @override
+    def answer(self) -> expected.Answer:
         # Rows that are copies of each other add nothing to a mean.
         rows_BL = self.text[:: self.task.batch_size // self.distinct]
         windows = list(corpus.windows(rows_BL, self.task.config.num_steps))
@@ -106,7 +98,7 @@ class LanguageQuestion:
                 answered[f"{step}.loss scored"] = np.array(loss)
         return answered
 
-    def _train(self, windows: Sequence[Window], state: reference.State) -> Answer:
+    def _train(self, windows: Sequence[Window], state: reference.State) -> expected.Answer:
         """Train on two windows; do the second step from a longer first update, too."""
         weights = self.weights
         answered, gradients, state = self._step(0, weights, windows[0], state)
@@ -130,7 +122,7 @@ class LanguageQuestion:
         weights: Mapping[str, NDArray[np.floating]],
         window: Window,
         state: reference.State,
-    ) -> tuple[Answer, Mapping[str, NDArray[np.floating]], reference.State]:
+    ) -> tuple[expected.Answer, Mapping[str, NDArray[np.floating]], reference.State]:
         """Return what is kept of a step, its gradients, and the state after it."""
         dropped = dropout.scaled_masks(self.task, self.masks[index]) if self.masks else {}
         config = self.task.config
@@ -148,7 +140,7 @@ class LanguageQuestion:
         return kept, gradients, state
 
 
-def stretch_answer(answered: Answer, stretch: float) -> Answer:
+def stretch_answer(answered: expected.Answer, stretch: float) -> expected.Answer:
     """Return an answer as it is where the first update is longer by a part of itself, to first order.
 
     A variant whose norm is off by its rounding clips as much otherwise, and its second step computes with
