@@ -5,7 +5,30 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ptb_lm.bench.language_workloads import PTB_VOCABULARY
+from ptb_lm.bench.run import timed_steps
+from ptb_lm.bench.variants import Variant
+from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common.files import atomic_write
+from ptb_lm.model.presets import RECIPES
+
+
+def prepare(variant: str, *, recipe: str, config: str, device: str, precision: str) -> timed_steps.TimedSteps:
+    """Return the steps of a preset's training on random words of Penn Treebank's frequencies.
+
+    Args:
+        variant: Name of a variant of the benchmark.
+        recipe: Name in RECIPES.
+        config: Name of the preset.
+        device: "auto", "cpu" or "cuda".
+        precision: Precision, if the variant's name gives none.
+
+    Raises:
+        UserError: There is no such variant here, and why.
+    """
+    task = LanguageTask(config=RECIPES[recipe][config], vocabulary_size=PTB_VOCABULARY)
+    build = Variant(variant, "").builder(task.registry, device=device, precision=precision, seed=1)
+    return timed_steps.prepare(task, build, seed=1)
 
 
 def write_rows(out: Path | None, rows: Iterable[Mapping[str, Any]], **texts: str) -> None:

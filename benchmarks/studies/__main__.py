@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ptb_lm.common import cli
+from ptb_lm.common.errors import UserError, how_to_install
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.presets import PRESETS, RECIPES
 
@@ -26,7 +27,10 @@ def _command(given: list[str]) -> int:
     arguments = _parser().parse_args(given)
     arguments.command = shlex.join([*PROG.split(), *given])
     # Imported when the flags are known to be right: what a study imports takes longer than --help should.
-    study = importlib.import_module(f"benchmarks.studies.{arguments.study}")
+    try:
+        study = importlib.import_module(f"benchmarks.studies.{arguments.study}")
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error.name} is not installed; {how_to_install('bench')}") from None
     status: int = study.run(arguments)
     return status
 
@@ -102,7 +106,7 @@ _STUDIES: Mapping[str, tuple[str, Flags]] = {
             "--config": {"default": "small"},
             "--data": {"default": "ptb", "help": "as of python -m ptb_lm.train"},
             "--steps": {"default": 151},
-            "--out": {"help": "keep what is printed in OUT/result.json"},
+            "--out": {"help": "keep what is printed in OUT/rows.jsonl"},
         },
     ),
     "scoring": (

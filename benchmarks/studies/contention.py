@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.studies import write_rows
+from benchmarks.studies import prepare, write_rows
 from ptb_lm.common import cli, host
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.markdown_tables import write_markdown
@@ -97,22 +97,20 @@ def _measure_rate(command: str, waits: dict[str, str]) -> float:
 
 def _steps(arguments: argparse.Namespace) -> int:
     """Print the words per second of some steps."""
-    from ptb_lm.bench.language_workloads import PTB_VOCABULARY
-    from ptb_lm.bench.run import timed_steps
-    from ptb_lm.bench.variants import Variant
-    from ptb_lm.bench.workloads import LanguageTask
-
-    task = LanguageTask(config=RECIPES["default"][arguments.config], vocabulary_size=PTB_VOCABULARY)
-    build = Variant(f"torch/{arguments.model}", "").builder(
-        task.registry, device="cpu", precision=arguments.precision, seed=1
+    steps = prepare(
+        f"torch/{arguments.model}",
+        recipe="default",
+        config=arguments.config,
+        device="cpu",
+        precision=arguments.precision,
     )
-    steps = timed_steps.prepare(task, build, seed=1)
+    config = RECIPES["default"][arguments.config]
     steps.losses("train", 3)
     done, start = 0, time.perf_counter()
     while not done or time.perf_counter() - start < arguments.seconds:
         steps.losses("train", 1)
         done += 1
-    print(done * task.items / (time.perf_counter() - start))
+    print(done * config.batch_size * config.num_steps / (time.perf_counter() - start))
     return 0
 
 

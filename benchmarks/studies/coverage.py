@@ -17,9 +17,10 @@ less often. The A/A test in a suite's own report shows how well it did.
 
 import argparse
 import dataclasses
-import math
 import statistics
 from collections.abc import Iterator, Sequence
+
+from scipy import stats
 
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench.intervals import LogMean
@@ -38,40 +39,6 @@ PLURALS = {"process": "processes", "round": "rounds"}
 ALONE = (
     " The two were measured alone, seconds apart: in a suite of many variants intervals may hold less often."
 )
-
-
-def probability_of_at_most(held: int, repetitions: int, *, each: float = CONFIDENCE) -> float:
-    """Return the probability that at most so many intervals hold.
-
-    Args:
-        held: Number of intervals that contain the true ratio, 1.
-        repetitions: Number of intervals.
-        each: Probability that an interval holds.
-    """
-    return sum(
-        math.comb(repetitions, count) * each**count * (1 - each) ** (repetitions - count)
-        for count in range(held + 1)
-    )
-
-
-def held_interval(held: int, repetitions: int) -> tuple[float, float]:
-    """Return the 95 % interval of the probability that an interval holds (Clopper and Pearson, 1934).
-
-    Args:
-        held: Number of intervals that contain the true ratio, 1.
-        repetitions: Number of intervals.
-    """
-    tail = (1 - CONFIDENCE) / 2
-
-    def least(count: int) -> float:
-        """Return the probability at which so many or more hold with the probability of the tail."""
-        low, high = 0.0, 1.0
-        while (middle := (low + high) / 2) not in (low, high):
-            more = 1 - probability_of_at_most(count - 1, repetitions, each=middle)
-            low, high = (middle, high) if more < tail else (low, middle)
-        return low
-
-    return least(held), 1 - least(repetitions - held)
 
 
 def repetition_ratios(group: Group, repetitions: int) -> list[LogMean]:
@@ -98,11 +65,6 @@ def repetition_ratios(group: Group, repetitions: int) -> list[LogMean]:
     return ratios
 
 
-def contains_one(ratio: LogMean) -> bool:
-    """Return whether the interval of a ratio contains 1."""
-    return ratio.differs is False
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Measure if that is wanted, and print the page of a benchmark; return the exit status."""
     if arguments.measure:
@@ -118,12 +80,12 @@ def page(groups: Sequence[Group], repetitions: int) -> Iterator[str]:
     """Yield the lines of a page: a table of each pass, and what it says."""
     for group in groups:
         ratios = repetition_ratios(group, repetitions)
-        held = sum(map(contains_one, ratios))
-        few = f"{100 * probability_of_at_most(held, repetitions):.0f} of 100 such studies"
+        held = sum(ratio.differs is False for ratio in ratios)
+        few = f"{100 * stats.binom.cdf(held, repetitions, CONFIDENCE):.0f} of 100 such studies"
         units = " or ".join(distinct(f"{ratio.units} {PLURALS[ratio.unit]}" for ratio in ratios))
         yield f"## {group.name}, {original(group.repetitions[0][0].variant)} against itself\n"
         alone = ALONE if len(group.results) == 2 else ""
-        low, high = held_interval(held, repetitions)
+        low, high = stats.binomtest(held, repetitions).proportion_ci(CONFIDENCE)  # Clopper and Pearson, 1934
         yield (
             f"{held} of {repetitions} intervals of {CONFIDENCE:.0%} contain 1, each of {units}: "
             f"{held / repetitions:.0%} of them ({low:.0%} to {high:.0%}, binomial); "
@@ -135,7 +97,7 @@ def page(groups: Sequence[Group], repetitions: int) -> Iterator[str]:
                 str(number),
                 f"{ratio.estimate:.3f}",
                 formats.interval(ratio),
-                "yes" if contains_one(ratio) else "no",
+                "no" if ratio.differs else "yes",
             ]
             for number, ratio in enumerate(ratios, 1)
         ]

@@ -9,14 +9,13 @@ variant's.
 
 import argparse
 import itertools
-import json
 from typing import Any
 
 import numpy as np
 
+from benchmarks.studies import write_rows
 from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.files import atomic_write
 from ptb_lm.data import corpus
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.choice import Choice
@@ -42,13 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
             losses[variant] = model.read([loss])[0].nll / y_BT.size
         first = losses[arguments.variants[0]]
         differences = {variant: abs(losses[variant] / first - 1) for variant in arguments.variants[1:]}
-        rows.append({"step": step, "loss": first, "relative_difference": differences})
+        rows.append({"step": step, "loss": first, **differences})
         if step % 10 == 0:
             print(f"{step:>4}  {first:.3f} ", *(f"{value:.0e}" for value in differences.values()), flush=True)
-    if arguments.out:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        result = {"command": arguments.command, "environment": host.environment(), "rows": rows}
-        atomic_write(arguments.out / "result.json", json.dumps(result, indent=1) + "\n")
+    write_rows(arguments.out, ({"command": arguments.command, **host.environment()}, *rows))
     return 0
 
 

@@ -14,14 +14,9 @@ import torch
 from torch import profiler
 from torch._C._autograd import DeviceType
 
-from benchmarks.studies import write_rows
-from ptb_lm.bench.language_workloads import PTB_VOCABULARY
-from ptb_lm.bench.run import timed_steps
-from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
-from ptb_lm.bench.workloads import LanguageTask
+from benchmarks.studies import prepare, write_rows
 from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
-from ptb_lm.model.presets import RECIPES
 
 WARM_UP = 5
 
@@ -36,11 +31,13 @@ def run(arguments: argparse.Namespace) -> int:
             "plain-torch/cudnn and plain-awd/cudnn"
         )
 
-    task = LanguageTask(config=RECIPES[arguments.recipe][arguments.config], vocabulary_size=PTB_VOCABULARY)
-    build = Variant(arguments.variant, "").builder(
-        LANGUAGE_MODELS, device=arguments.device, precision=arguments.precision, seed=1
+    timed = prepare(
+        arguments.variant,
+        recipe=arguments.recipe,
+        config=arguments.config,
+        device=arguments.device,
+        precision=arguments.precision,
     )
-    timed = timed_steps.prepare(task, build, seed=1)
     model = timed.model
     on_gpu = model.device.type == "cuda"
     timed.losses("train", WARM_UP)

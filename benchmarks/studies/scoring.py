@@ -81,10 +81,10 @@ def _gflops(hidden: int, precision: str) -> float:
     """Return the machine's rate: of large products, of the softmax's, of a layer's input's."""
     from ptb_lm.torch_backend import machine_speed
 
-    products: tuple[machine_speed.Product, ...] = ((2048, 2048, 2048, ""), (2048, hidden, PTB_VOCABULARY, ""))
-    products += ((2048, hidden, 4 * hidden, ""),)
-    rate: float = machine_speed.measure_products("cpu", precision, products)["gflops"]
-    return rate
+    products = tuple(
+        (2048, k, n, "") for k, n in ((2048, 2048), (hidden, PTB_VOCABULARY), (hidden, 4 * hidden))
+    )
+    return float(machine_speed.measure_products("cpu", precision, products)["gflops"])
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

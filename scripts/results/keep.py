@@ -190,15 +190,6 @@ def _lines(folder: Path) -> Iterator[dict[str, Any]]:
     yield from found
 
 
-def _divergence(folder: Path) -> Iterator[dict[str, Any]]:
-    found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    facts = found["environment"]
-    yield {"command": found["command"], "machine": facts["processor"], **_provenance(facts)}
-    yield from (
-        {"step": row["step"], "loss": row["loss"], **row["relative_difference"]} for row in found["rows"]
-    )
-
-
 def _gate(file: Path) -> Iterator[dict[str, Any]]:
     lines = file.read_text(encoding="utf-8").splitlines()
     facts = dict(line[2:].split(": ", 1) for line in lines if line.startswith("- "))
@@ -228,7 +219,7 @@ def _read_printed(file: Path) -> Iterator[dict[str, Any]]:
 STUDIES = {
     "scoring": _lines,
     "contention": _lines,
-    "divergence": _divergence,
+    "divergence": _lines,
     "profiles": _lines,
     "gate": _gate,
     "templates": _template,
