@@ -13,7 +13,6 @@ from ptb_lm.bench.results import distinct
 from ptb_lm.bench.rows import WRONG
 from ptb_lm.bench.run import pool
 from ptb_lm.bench.run.machine import Machine
-from ptb_lm.bench.run.pool import Worker
 from ptb_lm.bench.run.process import WorkerError
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.variants import Variant, original
@@ -147,7 +146,7 @@ def _verdict(
     order = pool.order(options, workload.name, variant.name, device=machine.device)
     try:
         with contextlib.closing(
-            Worker(order, identity=0, log=log, environment=machine.environment)
+            pool.Worker(order, identity=0, log=log, environment=machine.environment)
         ) as worker:
             worker.warm_up(workload.passes, steps=workload.warm_up, limit=0.0)
     except WorkerError as error:

@@ -10,10 +10,8 @@ from typing import Any
 import msgspec
 
 from ptb_lm.bench import rows
-from ptb_lm.bench.rows import Row
 from ptb_lm.bench.run import pool
 from ptb_lm.bench.run.machine import Machine, least_disturbed, products
-from ptb_lm.bench.run.pool import Pool, Worker
 from ptb_lm.bench.run.process import TIMEOUT, WorkerError
 from ptb_lm.bench.run.record import Record
 from ptb_lm.bench.run.timed_steps import Plan, WarmUp, plan_blocks
@@ -57,12 +55,8 @@ class Measurement:
         every = record.measured_rows()
         self.measured = {key: row for key, row in every.items() if row.workload == workload.name}
         used = [row.process for row in every.values()]
-        self.pool = Pool(
-            itertools.count(max(used, default=-1) + 1),
-            environment=machine.environment,
-            # A block may take all of the limit.
-            timeout=TIMEOUT + options.row_limit,
-        )
+        self._identities = itertools.count(max(used, default=-1) + 1)
+        self.pool = pool.Pool(self._start)
         (self._declared,) = (w for w in SUITES[options.suite].workloads if w.name == workload.name)
         batch, declared = workload.task.batch_size, self._declared.task.batch_size
         relation = "of" if batch < declared else "instead of"
@@ -98,7 +92,7 @@ class Measurement:
         a start. Steps are done one process after the other, as the threads of a step must not be disturbed.
         One that finds no room in the memory is left for later.
         """
-        starting: list[Worker] = []
+        starting: list[pool.Worker] = []
         for variant in variants:
             if self._lacks_cuda():
                 return  # each will say so when it is to be measured
@@ -108,7 +102,7 @@ class Measurement:
                 self._wait(starting)  # the steps of a check must not be disturbed either
                 self._ready(variant)
                 continue
-            starting.append(self._start(variant))
+            starting.append(self.pool.get(variant.name))
             if len(starting) == len(host.cores()):
                 self._wait(starting[:1])
                 del starting[0]
@@ -117,7 +111,7 @@ class Measurement:
             if variant.name in self.pool:
                 self._ready(variant)
 
-    def _wait(self, starting: Sequence[Worker]) -> None:
+    def _wait(self, starting: Sequence[pool.Worker]) -> None:
         """Wait until processes that were started have built their variants."""
         for worker in starting:
             with contextlib.suppress(WorkerError):  # which it raises again when it is to be ready
@@ -154,12 +148,12 @@ class Measurement:
             )
         )
 
-    def _ready(self, variant: Variant) -> Worker | None:
+    def _ready(self, variant: Variant) -> pool.Worker | None:
         """Return a variant's process, checked and warmed up; None if it cannot be, which is recorded."""
         try:
             if self._lacks_cuda():
                 raise WorkerError("unavailable", self.workload.needs_cuda)
-            worker = self._start(variant)
+            worker = self.pool.get(variant.name)
             try:
                 worker.check()
             except WorkerError as error:
@@ -167,9 +161,9 @@ class Measurement:
                     raise
                 # Perhaps there was no memory for it beside the others, on the device for example.
                 self.pool.close()
-                worker = self._start(variant)
+                worker = self.pool.get(variant.name)
                 worker.check()
-                self._log(variant).unlink(missing_ok=True)  # of the first try
+                self._log(variant.name).unlink(missing_ok=True)  # of the first try
             self._warm_up(worker)
         except WorkerError as error:
             self.pool.drop(variant.name)
@@ -179,12 +173,12 @@ class Measurement:
         self._checked.setdefault(original(variant.name), worker.facts)
         return worker
 
-    def _warm_up(self, worker: Worker) -> Mapping[str, WarmUp]:
+    def _warm_up(self, worker: pool.Worker) -> Mapping[str, WarmUp]:
         limit = self.options.row_limit / 5
         return worker.warm_up(self.workload.passes, steps=self.workload.warm_up, limit=limit)
 
     def _block(
-        self, worker: Worker, pass_name: str, steps: int, precision: str
+        self, worker: pool.Worker, pass_name: str, steps: int, precision: str
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return a block of steps, and the machine's rates beside it as a row names them.
 
@@ -210,13 +204,17 @@ class Measurement:
     def _lacks_cuda(self) -> bool:
         return bool(self.workload.needs_cuda) and self.machine.device != "cuda"
 
-    def _start(self, variant: Variant) -> Worker:
-        """Return a variant's process, started if there is none; it need not be ready."""
-        if variant.name not in self.pool:
-            self._gemm.clear()
-        order = pool.order(self.options, self.workload.name, variant.name, device=self.machine.device)
-        checked = self._checked.get(original(variant.name))
-        return self.pool.get(order, log=self._log(variant), checked=checked)
+    def _start(self, variant: str) -> pool.Worker:
+        """Start a variant's process."""
+        self._gemm.clear()
+        return pool.Worker(
+            pool.order(self.options, self.workload.name, variant, device=self.machine.device),
+            identity=next(self._identities),
+            log=self._log(variant),
+            environment=self.machine.environment,
+            timeout=TIMEOUT + self.options.row_limit,  # a block may take all of the limit
+            checked=self._checked.get(original(variant)),
+        )
 
     def _give_up(self, variant: Variant, pass_name: str, error: WorkerError) -> None:
         """Record why a variant's pass cannot be measured, unless it is complete.
@@ -243,15 +241,15 @@ class Measurement:
         rounds = min(planned.most_rounds, self.workload.rounds) if planned else 0
         return planned is not None and done >= set(range(rounds))
 
-    def _copies_note(self, worker: Worker) -> str | None:
+    def _copies_note(self, worker: pool.Worker) -> str | None:
         """Return a note on a comparison whose batch had copies of rows; None if it had none."""
         found = worker.facts["parity"]
-        rows, distinct = int(found["rows"]), int(found["distinct_rows"])
-        if distinct == rows:
+        every, distinct = int(found["rows"]), int(found["distinct_rows"])
+        if distinct == every:
             return None
-        return f"it was compared on a batch of {rows} rows of which {distinct} are distinct"
+        return f"it was compared on a batch of {every} rows of which {distinct} are distinct"
 
-    def _startup(self, worker: Worker, warm_up: WarmUp) -> dict[str, float]:
+    def _startup(self, worker: pool.Worker, warm_up: WarmUp) -> dict[str, float]:
         """Return the seconds before the first timed block; a comparison's first step is the first of all."""
         seconds = {name: worker.facts[name] for name in ("check_seconds", "build_seconds")}
         seconds |= warm_up._asdict()
@@ -266,10 +264,10 @@ class Measurement:
             self._plans[key] = plan_blocks(self.workload, step_seconds=warm_up.step_seconds, limit=limit)
         return self._plans[key]
 
-    def _row(self, variant: Variant, pass_name: str) -> Row:
+    def _row(self, variant: Variant, pass_name: str) -> rows.Row:
         """Return the facts that every row has, measured or not."""
         options, workload = self.options, self.workload
-        return Row(
+        return rows.Row(
             suite=options.suite,
             workload=workload.name,
             pass_name=pass_name,
@@ -285,6 +283,6 @@ class Measurement:
             time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         )
 
-    def _log(self, variant: Variant) -> Path:
-        name = f"{self.workload.name}-{variant.name.replace('/', '-')}.log"
+    def _log(self, variant: str) -> Path:
+        name = f"{self.workload.name}-{variant.replace('/', '-')}.log"
         return self.record.folder / "failures" / name

@@ -1,6 +1,6 @@
 """The processes of variants: a Worker for each, kept in a Pool while there is memory for it."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -173,35 +173,21 @@ class Pool:
     """Workers by variant, kept between rounds while there is memory for them.
 
     Args:
-        identities: Numbers for workers.
-        environment: Variables that their processes get beside ours.
-        timeout: Seconds after which a worker that does not answer is ended.
+        start: Function that starts the worker of a variant.
     """
 
-    def __init__(
-        self, identities: Iterator[int], *, environment: Mapping[str, str], timeout: float = TIMEOUT
-    ) -> None:
-        self._identities = identities
-        self._environment = environment
-        self._timeout = timeout
+    def __init__(self, start: Callable[[str], Worker]) -> None:
+        self._start = start
         self._workers: dict[str, Worker] = {}  # least recently used first
         self._peaks: dict[str, int] = {}  # bytes of memory, by program
 
-    def get(self, order: Mapping[str, Any], *, log: Path, checked: Mapping[str, Any] | None = None) -> Worker:
+    def get(self, variant: str) -> Worker:
         """Return the variant's worker, started if there is none; others are ended to make room for it."""
-        variant = order["variant"]
         worker = self._workers.pop(variant, None)
         if worker is None:
             while self._workers and not self.has_room(variant):
                 self.drop(next(iter(self._workers)))
-            worker = Worker(
-                order,
-                identity=next(self._identities),
-                log=log,
-                environment=self._environment,
-                timeout=self._timeout,
-                checked=checked,
-            )
+            worker = self._start(variant)
         self._workers[variant] = worker
         return worker
 

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from ptb_lm.bench import intervals
-from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.run.machine import Machine
 from ptb_lm.bench.run.measurement import Measurement
@@ -180,7 +179,7 @@ def _with_processes(workload: Workload, processes: int) -> Workload:
     )
 
 
-def count_processes(ratios: Sequence[LogMean], *, least: int, affordable: int) -> int:
+def count_processes(ratios: Sequence[intervals.LogMean], *, least: int, affordable: int) -> int:
     """Return how many processes of each variant to measure.
 
     They are as many as there is time for, or fewer if these resolve RESOLUTION in nine of ten runs. Those
@@ -203,7 +202,7 @@ def count_processes(ratios: Sequence[LogMean], *, least: int, affordable: int) -
     return max(least, min(affordable, max(LEAST, needed)))
 
 
-def _ratios(measurement: Measurement) -> list[LogMean]:
+def _ratios(measurement: Measurement) -> list[intervals.LogMean]:
     """Return the ratios to the baseline that have an error between processes."""
     groups = summarise(measurement.record.folder).groups
     results = [
@@ -214,7 +213,7 @@ def _ratios(measurement: Measurement) -> list[LogMean]:
     ]
 
 
-def _spread(ratios: Sequence[LogMean]) -> float:
+def _spread(ratios: Sequence[intervals.LogMean]) -> float:
     """Return the standard deviation of a process's log ratio, that of all ratios together."""
     return math.sqrt(statistics.fmean(each.units * (each.error or 0.0) ** 2 for each in ratios))
 

@@ -14,7 +14,6 @@ from typing_extensions import override
 
 from ptb_lm.bench.workloads import LanguageTask, Task, Workload
 from ptb_lm.data import corpus
-from ptb_lm.data.corpus import Words
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Backend
 
@@ -198,7 +197,7 @@ class LanguageSteps(TimedSteps):
         self.state = state
         return [loss.nll for loss in backend.read(losses)]
 
-    def _windows(self, rows_BL: Words) -> Iterator[tuple[Words, Words]]:
+    def _windows(self, rows_BL: corpus.Words) -> Iterator[tuple[corpus.Words, corpus.Words]]:
         """Yield windows without end, each cut when it is needed, as in the trainer.
 
         So a slice of the text on the device is inside of the clock, whoever cuts it.
