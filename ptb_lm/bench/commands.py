@@ -35,9 +35,12 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _list_variants(workload: Workload) -> None:
     passes = " and ".join(workload.passes)
+    planned = f"{workload.processes} processes a variant"
+    if workload.minutes is not None:
+        planned = f"some {workload.minutes:g} minutes, {planned} or more"
     cli.say(
-        f"    {passes}; some {workload.minutes:g} minutes, {workload.processes} processes a variant or more; "
-        f"blocks of {workload.steps} steps and {workload.seconds:g} s or more; {workload.warm_up} to warm up"
+        f"    {passes}; {planned}; blocks of {workload.steps} step{'s' * (workload.steps > 1)} "
+        f"and {workload.seconds:g} s or more; {workload.warm_up} to warm up"
     )
     for variant in workload.variants:
         baseline = " (baseline)" * (variant.name == workload.baseline)

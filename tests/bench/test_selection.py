@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import variants
 from ptb_lm.bench.selection import Options, select_workloads
+from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant
 from ptb_lm.common.errors import UserError
 
@@ -185,3 +187,16 @@ def test_processes_share_the_rounds(options: dict[str, int], rounds: int, proces
 def test_more_processes_than_rounds_are_refused() -> None:
     with pytest.raises(UserError, match="--processes"):
         select_workloads(Options(suite="quick", rounds=2, processes=3))
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_suite_is_listed_with_its_variants_and_its_plan(
+    suite: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main(["list", suite]) == 0
+    listed = capsys.readouterr().out
+    for workload in SUITES[suite].workloads:
+        assert f"\n  {workload.name}: " in listed
+        assert f"{workload.processes} processes a variant" in listed
+        assert ("minutes" in listed) == (workload.minutes is not None)
+        assert all(variant.name in listed for variant in workload.variants)
