@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
-from ptb_lm.bench.run import timed_steps
+from ptb_lm.bench.run.timed_steps import LanguageSteps
 from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common.files import atomic_write
 from ptb_lm.model.presets import RECIPES
 
 
-def prepare(variant: str, *, recipe: str, config: str, device: str, precision: str) -> timed_steps.TimedSteps:
+def prepare(variant: str, *, recipe: str, config: str, device: str, precision: str) -> LanguageSteps:
     """Return the steps of a preset's training on random words of Penn Treebank's frequencies.
 
     Args:
@@ -28,7 +28,7 @@ def prepare(variant: str, *, recipe: str, config: str, device: str, precision: s
     """
     task = LanguageTask(config=RECIPES[recipe][config], vocabulary_size=PTB_VOCABULARY)
     build = Variant(variant, "").builder(task.registry, device=device, precision=precision, seed=1)
-    return timed_steps.prepare(task, build, seed=1)
+    return LanguageSteps(task, build, seed=1)
 
 
 def write_rows(out: Path | None, rows: Iterable[Mapping[str, Any]], **texts: str) -> None:

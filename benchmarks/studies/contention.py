@@ -21,7 +21,6 @@ from benchmarks.studies import prepare, write_rows
 from ptb_lm.common import cli, host
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.markdown_tables import write_markdown
-from ptb_lm.model.presets import RECIPES
 
 BUSY = [sys.executable, "-c", "while True: pass"]
 NEIGHBOURS: dict[str, list[str] | None] = {
@@ -104,13 +103,12 @@ def _steps(arguments: argparse.Namespace) -> int:
         device="cpu",
         precision=arguments.precision,
     )
-    config = RECIPES["default"][arguments.config]
     steps.losses("train", 3)
     done, start = 0, time.perf_counter()
     while not done or time.perf_counter() - start < arguments.seconds:
         steps.losses("train", 1)
         done += 1
-    print(done * config.batch_size * config.num_steps / (time.perf_counter() - start))
+    print(done * steps.task.items / (time.perf_counter() - start))
     return 0
 
 
