@@ -188,8 +188,10 @@ def run(
         UserError: Another process uses the run directory, or there is not enough memory for a step.
         LostRankError: Another process ended; the run directory has the newest state.
     """
-    given, ranks, config = request.given, request.ranks, request.run
-    directory = create_run_dir(request)
+    given, ranks, config, directory = request.given, request.ranks, request.run, request.directory
+    if request.found is None and "run_dir" not in given:
+        path = directory.path
+        directory = RunDirectory(ranks.run_on_first(lambda: run_folders.create_folder(path)), ranks)
     with directory.lock(), StopRequest(is_one_of_several=ranks.size > 1) as stop:
         _check_unchanged(request, directory)
         log_seconds = given.get("log_interval", LOG_SECONDS)
@@ -241,14 +243,6 @@ def run(
         directory.write_result(result)
     display.report(result, directory)
     return 0
-
-
-def create_run_dir(request: TrainRequest) -> RunDirectory:
-    """Return the run's folder; create a new one if no flag names it."""
-    if request.found is not None or "run_dir" in request.given:
-        return request.directory
-    path = request.directory.path
-    return RunDirectory(request.ranks.run_on_first(lambda: run_folders.create_folder(path)), request.ranks)
 
 
 def _check_unchanged(request: TrainRequest, directory: RunDirectory) -> None:

@@ -132,10 +132,6 @@ class RunConfig:
             if name not in ignore and value != others[name]
         ]
 
-    def fixed_differences(self, other: "RunConfig") -> list[str]:
-        """Return the differences that a resumed run may not have, with both values."""
-        return self.differences(other, ignore=RESUMABLE)
-
     @classmethod
     def from_json(cls, values: Any, source: Path) -> "RunConfig":
         """Read what `to_json` returned; unknown and missing keys are errors.

@@ -18,7 +18,7 @@ from ptb_lm.model.backend import Arrays
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.training import metrics, tensors
 from ptb_lm.training.metrics import Best, JsonObject
-from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_config import RESUMABLE, RunConfig
 from ptb_lm.training.tensors import SavedState
 
 P = ParamSpec("P")
@@ -315,7 +315,7 @@ class RunDirectory:
         if "config" not in metadata:
             raise UserError(f"{path} does not name the configuration of its run")
         written = RunConfig.from_json(metadata["config"], path)
-        if differences := written.fixed_differences(run):
+        if differences := written.differences(run, ignore=RESUMABLE):
             raise UserError(f"{self.config} and {path} differ: {', '.join(differences)}")
 
     def event_files(self) -> list[Path]:

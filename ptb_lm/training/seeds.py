@@ -26,8 +26,6 @@ from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config, with_fastest, with_global_batch
 
 WATCH_SECONDS = 0.2  # how often a stop is looked for while no run prints anything
-EXIT_DIVERGED = cli.EXIT_FAILED
-EXTEND = "extend_vocabulary"  # the flag that draws the weights of new words
 
 TrainOne = Callable[[list[str]], int]  # of ptb_lm.train's arguments; returns the exit status
 
@@ -56,7 +54,7 @@ def train(given: dict[str, Any], train_one: TrainOne) -> int:
     if trains_here:
         ranks = Ranks(given.get("devices", 1))
         configs = {seed: with_fastest(config, given, ranks)[0] for seed, config in configs.items()}
-    extend = bool(given.get(EXTEND))
+    extend = bool(given.get("extend_vocabulary"))  # which draws the weights of new words
     if start and len(seeds) > 1 and not _is_random(configs[seeds[0]], start, extend=extend):
         raise UserError(
             "--seeds would train the same run for each seed: the weights are those of --init-from, and "
@@ -130,7 +128,7 @@ def _train_in_turn(commands: dict[int, list[str]], train_one: TrainOne) -> dict[
             statuses[seed] = train_one(command)
         except DivergenceError as error:  # which says nothing of the others
             streams.tell(f"seed {seed}: {error}")
-            statuses[seed] = EXIT_DIVERGED
+            statuses[seed] = cli.EXIT_FAILED
         # A signal in a run's last moments lets it end, and is for those that are left.
         heard = signals.answered_signal if number < len(commands) else None
         if statuses[seed] > 128 or heard:
