@@ -145,8 +145,8 @@ def _explain(
     what, kind = _describe(choice, fixed)
     files = [*dict.fromkeys(file for file, _ in rule.evidence)]
     more = f" and {len(files) - 2} more" if len(files) > 2 else ""
-    workloads = " and ".join(dict.fromkeys(workload for _, workload in rule.evidence))
-    where = f"on {machine.name} (results/bench: {', '.join(files[:2])}{more})"
+    *others, last = dict.fromkeys(workload for _, workload in rule.evidence)
+    workloads = f"{', '.join(others)} and {last}" if others else last
     units, beyond = max(config.hidden_sizes), list[str]()
     if units > rule.widest:
         beyond.append(f"{units:,} units")
@@ -155,7 +155,10 @@ def _explain(
     if processes > 1:
         beyond.append(f"{processes} processes")
     not_measured = f", though not with {' or '.join(beyond)}" if beyond else ""
-    measured = f"{what}: no other {kind} was faster for {workloads}, measured {where}{not_measured}"
+    measured = (
+        f"{what}, for {machine.name}: no other {kind} was measured to be faster for {workloads}{not_measured}"
+        f" (results/bench: {', '.join(files[:2])}{more})"
+    )
     if choice.precision == SAFE_PRECISION:
         return measured
     flags = "--precision fp32" if "model" in fixed else "--model cudnn --precision fp32"
