@@ -156,8 +156,8 @@ def _explain(
         beyond.append(f"{processes} processes")
     not_measured = f", though not with {' or '.join(beyond)}" if beyond else ""
     measured = (
-        f"{what}, for {machine.name}: no other {kind} was measured to be faster for {workloads}{not_measured}"
-        f" (results/bench: {', '.join(files[:2])}{more})"
+        f"{what}, for {machine.name}: no other {kind} was measured to be faster for {workloads} "
+        f"(results/bench: {', '.join(files[:2])}{more}){not_measured}"
     )
     if choice.precision == SAFE_PRECISION:
         return measured
