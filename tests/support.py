@@ -71,8 +71,8 @@ def reference_perplexity(weights: Mapping[str, np.ndarray], ids: np.ndarray, *, 
 def trace_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let torch.compile run what it has traced, without making machine code of it, which takes long.
 
-    What is traced, and how it is decomposed, is ours to get right. What Inductor makes of it is torch's: the
-    tests of the simplest model run it.
+    What is traced, and how it is decomposed, is ours to get right. What Inductor makes of it is torch's.
+    Tests of the simplest model and of the one with operations of our own run it.
     """
     torch = importlib.import_module("torch")
     traced = functools.partial(torch.compile, backend="aot_eager_decomp_partition")

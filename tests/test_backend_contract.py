@@ -156,7 +156,8 @@ def test_twenty_training_steps_equal_the_reference(
     tiny_config: Config,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if (execution, device) == ("compile", "cpu") and (model, cell) != ("basic", LSTM):
+    # With operations of our own the compiler makes code around what it does not know.
+    if (execution, device) == ("compile", "cpu") and not (cell == LSTM and model in ("basic", "block_fused")):
         trace_alone(monkeypatch)
     config = sized_for(execution, tiny_config).replace(cell=cell)
     built = reused(

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from support import random_weights, random_windows, trace_alone  # noqa: E402
+from support import random_weights, random_windows  # noqa: E402
 from training_steps import assert_steps_equal_the_reference  # noqa: E402
 
 from ptb_lm.common.errors import UserError  # noqa: E402
@@ -206,10 +206,9 @@ def test_nothing_is_compiled_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     [("native", "OpenBLAS", "fp32"), ("torch", "oneDNN", "fp32"), ("native", "MKL", "bf16")],
 )
 def test_block_fused_is_compiled_with_every_kernel_and_library(
-    kernels: str, library: str, precision: str, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+    kernels: str, library: str, precision: str, tiny_config: Config
 ) -> None:
     """MKL and torch's own kernels are compiled elsewhere: float64 knows no others."""
-    trace_alone(monkeypatch)
     choice = cpu.Implementation(kernels, library)
     choose(choice)
     config = tiny_config.replace(num_layers=1)  # each is compiled by itself
