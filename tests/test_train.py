@@ -874,7 +874,7 @@ def test_a_run_takes_the_fastest_says_so_and_keeps_it(
     runs.train_run(data, run, "--hidden-size", "200", "--num-layers", "1", "--epochs", "1")
     assert choice_of(run) == ("block_fused", "bf16")
     first, *lines = capsys.readouterr().out.splitlines()
-    assert re.match(r"block_fused in bf16: .* on a CPU here \(.*\); --model cudnn --precision fp32 ", first)
+    assert re.match(r"block_fused in bf16, for a CPU here: .* \(.*\); --model cudnn --precision fp32 ", first)
     # This CPU may be another one, and slow in bfloat16.
     assert "hint" not in "".join(line for line in lines if "bf16 is slow on this CPU" not in line)
     monkeypatch.setattr(runtime, "examine", lambda device: dataclasses.replace(machine, features=frozenset()))

@@ -80,6 +80,9 @@ CLASSIFIERS = {
     )
     for loss in ("cross_entropy", "ctc")
 }
+RIVALS_CLASSIFIER = ClassifierTask(
+    config=ClassifierConfig(input_size=4, hidden_sizes=(5, 3), classes=6), batch_size=6, steps=12
+)
 # What a CPU has of them: TF32 is a rounding that only a GPU does.
 PRECISIONS = [name for name in FRAMEWORKS["torch"].precisions if name not in FRAMEWORKS["torch"].needs_cuda]
 Weights = dict[str, np.ndarray]
@@ -251,20 +254,10 @@ def test_half_precision_is_refused_as_single(precision: str) -> None:
         "torch/block_fused",
         "torch/cudnn@fp64",
         pytest.param("tensorflow/block_fused", marks=[installed("tensorflow"), pytest.mark.slow]),
-        pytest.param(
-            "keras-tensorflow/lstm",
-            marks=[
-                installed("tensorflow"),
-                pytest.mark.slow,
-                pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # Keras's
-            ],
-        ),
     ],
 )
 def test_right_classifiers_pass(name: str, loss: str) -> None:
     task = CLASSIFIERS[loss]
-    if (name, loss) == ("keras-tensorflow/lstm", "ctc"):
-        pytest.skip("Keras's classifiers train with cross-entropy alone")
     if "tensorflow" in name and loss == "cross_entropy":  # tracing both directions takes twice as long
         task = dataclasses.replace(task, config=dataclasses.replace(task.config, bidirectional=False))
     precision = Variant(name, "").precision or "fp32"
@@ -285,12 +278,19 @@ def test_a_timed_step_follows_from_the_gradient_that_is_compared(loss: str, seed
 
 
 @pytest.mark.slow
+@installed("tensorflow")
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras's
+def test_keras_s_classifier_passes() -> None:
+    build = builder("keras-tensorflow/lstm", task=RIVALS_CLASSIFIER)
+    checked_twice(RIVALS_CLASSIFIER, build, passes=("forward", "train"))
+
+
+@pytest.mark.slow
 @installed("pytensor")
 def test_pytensor_s_classifier_passes() -> None:
     """Without a compiler, which takes minutes; test_pytensor.py compares what it makes."""
-    task = CLASSIFIERS["cross_entropy"]
-    config = dataclasses.replace(task.config, bidirectional=False, hidden_sizes=(5,))
-    task = dataclasses.replace(task, config=config)
+    config = dataclasses.replace(RIVALS_CLASSIFIER.config, hidden_sizes=(5,))
+    task = dataclasses.replace(RIVALS_CLASSIFIER, config=config)
     with pytensor_interpreted():
         checked_twice(task, builder("pytensor/scan", task=task))
 

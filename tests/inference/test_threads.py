@@ -70,17 +70,24 @@ def settings() -> list[object]:
 
 
 @pytest.fixture
-def threads() -> Iterator[futures.ThreadPoolExecutor]:
-    """Eight threads, which computed before any model was loaded, and take turns all the time."""
-    interval, count = sys.getswitchinterval(), torch.get_num_threads()
+def two_threads() -> Iterator[None]:
+    """Let torch compute in two threads, by whose number some libraries round."""
+    count = torch.get_num_threads()
     torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(count)
+
+
+@pytest.fixture
+def threads(two_threads: None) -> Iterator[futures.ThreadPoolExecutor]:
+    """Eight threads, which computed before any model was loaded, and take turns all the time."""
+    interval = sys.getswitchinterval()
     torch.set_flush_denormal(False)  # torch's default
     with futures.ThreadPoolExecutor(8) as pool:
         assert not any(pool.map(lambda _: count_flushed(), range(64)))
         sys.setswitchinterval(1e-5)
         yield pool
         sys.setswitchinterval(interval)
-    torch.set_num_threads(count)
 
 
 @pytest.fixture
@@ -227,7 +234,11 @@ print(model.score({text!r}).total.hex())
     ],
 )
 def test_another_process_computes_the_same_or_refuses(
-    framework: str, implementation: str, load: Callable[..., LanguageModel], tmp_path: Path
+    framework: str,
+    implementation: str,
+    load: Callable[..., LanguageModel],
+    tmp_path: Path,
+    two_threads: None,
 ) -> None:
     """A new one has the pickled model. One that is forked has none of its parent's threads to wait for."""
     model = load(framework=framework, model=implementation)

@@ -39,9 +39,9 @@ def checkout(tmp_path: Path) -> Path:
     # Penn Treebank is this text, or there would be neither rows of README.md nor records.
     text = corpus.load(runs.write_corpus(tmp_path / "ptb")).sha256
     edit(copy / "ptb_lm" / "data" / "corpus.py", corpus.PENN_TREEBANK_SHA256, text)
-    config = copy / "ptb_lm" / "model" / "config.py"
-    edit(config, "SMALL = Config()", f"SMALL = Config(hidden_size={UNITS})")
-    edit(config, '"race": _SHORT_MEDIUM.replace(epochs=20)', '"race": _SHORT_MEDIUM.replace(epochs=2)')
+    presets = copy / "ptb_lm" / "model" / "presets.py"
+    edit(presets, "SMALL = Config()", f"SMALL = Config(hidden_size={UNITS})")
+    edit(presets, '"race": _SHORT_MEDIUM.replace(epochs=20)', '"race": _SHORT_MEDIUM.replace(epochs=2)')
     return copy
 
 
