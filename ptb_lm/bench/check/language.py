@@ -197,8 +197,9 @@ def _compare_gradients(
     biases = {name for name, shape in question.task.shapes.items() if len(shape) == 1}
     for name, error in expected.gradient_errors(wanted, f"{index}", found, rounding).items():
         errors.add("bias" if name in biases else "gradient", f"gradient of {name} {where}", error.whole)
-        if name not in biases:
-            errors.add("length", f"length of the gradient of {name} {where}", error.length)
+    matrices = {name: moved for name, moved in found.items() if name not in biases}
+    for name, error in expected.gradient_errors(wanted, f"{index}", matrices, rounding).items():
+        errors.add("length", f"length of the gradient of {name} {where}", error.length)
 
 
 def _length(images: Mapping[str, NDArray[np.float64]], wanted: expected.Answer, index: int) -> float:
