@@ -30,6 +30,8 @@ def _command(given: list[str]) -> int:
     try:
         study = importlib.import_module(f"benchmarks.studies.{arguments.study}")
     except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in ("benchmarks", "ptb_lm"):
+            raise
         raise UserError(f"{error.name} is not installed; {how_to_install('bench')}") from None
     status: int = study.run(arguments)
     return status

@@ -97,7 +97,7 @@ def page(groups: Sequence[Group], repetitions: int) -> Iterator[str]:
                 str(number),
                 f"{ratio.estimate:.3f}",
                 formats.interval(ratio),
-                "no" if ratio.differs else "yes",
+                "yes" if ratio.differs is False else "no",
             ]
             for number, ratio in enumerate(ratios, 1)
         ]
