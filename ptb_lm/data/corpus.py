@@ -202,7 +202,7 @@ def windows(
         partial: Return the last, shorter window too, so that every token but the rows' first is a target.
     """
     targets = rows_BL.shape[1] - 1
-    rest = [targets] if partial and targets % num_steps else []
+    rest = [targets] if partial and targets > 0 and targets % num_steps else []
     return cut_windows(rows_BL, [*range(num_steps, targets + 1, num_steps), *rest])
 
 
