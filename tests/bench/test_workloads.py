@@ -120,6 +120,7 @@ def test_awd_is_lean_and_has_intervals_of_processes() -> None:
     assert {variant.name for variant in awd.variants} == {
         *("plain-awd/cudnn", "plain-awd/cudnn@bf16"),
         *("torch/block_fused", "torch/block_fused#again", "torch/block_fused@bf16"),
+        *("torch/cudnn", "torch/cudnn@bf16"),
     }
     assert "@" not in awd.baseline
 
