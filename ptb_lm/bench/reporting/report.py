@@ -209,9 +209,13 @@ def _training_runs(folders: Sequence[Path]) -> Section:
         UserError: A path is not a run directory, or its metrics are missing or broken.
     """
     groups = read_groups(folders)
+    shown = [CaptionedTable(table=tables.results(groups), remarks=[tables.HOW_TO_READ])]
+    if (different := tables.differences(groups)).rows:
+        shown.append(CaptionedTable(caption=tables.DIFFERENCES, table=different))
     return Section(
         title="Learning curves",
-        tables=[CaptionedTable(table=tables.results(groups), remarks=[tables.HOW_TO_READ])],
+        tables=shown,
+        details=[CaptionedTable(caption=tables.SHARED_CAPTION, table=tables.common_settings(groups))],
         plots=[tables.curves([RunGroup([run])]) for group in groups for run in group.runs],
     )
 
