@@ -55,7 +55,10 @@ def assert_arrays(
 ) -> None:
     """Assert that arrays are those of the same names, to the bit unless there is a bound."""
     for name in found.keys() & expected.keys():
-        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=atol, err_msg=name)
+        if atol:
+            np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=atol, err_msg=name)
+        else:
+            np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
     assert found.keys() == expected.keys()
 
 
@@ -72,7 +75,7 @@ def trace_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let torch.compile run what it has traced, without making machine code of it, which takes long.
 
     What is traced, and how it is decomposed, is ours to get right. What Inductor makes of it is torch's.
-    Tests of the simplest model and of the one with operations of our own run it.
+    Tests of the simplest model and of those with operations of our own run it.
     """
     torch = importlib.import_module("torch")
     traced = functools.partial(torch.compile, backend="aot_eager_decomp_partition")

@@ -57,12 +57,11 @@ def variants() -> Iterator[ParameterSet]:
             is_finest = precision == options["precision"][-1]
             if (others == 0 or is_finest) and (others < 2 or cell == LSTM):
                 choice = (framework, model, cell, execution, unroll, precision)
-                # TensorFlow's models take long to trace: but for the simplest, they are traced in the finest
-                # precision. Cells beyond the LSTM are run over time by what runs it, and compiled by XLA.
-                is_traced = framework == "tensorflow" and (model, cell) != ("basic", LSTM)
-                repeats = not is_finest or (cell != LSTM and others > 0 and execution != "xla")
+                # TensorFlow's models take long to trace. Cells beyond the LSTM are run over time by what runs
+                # it, and compiled by XLA.
+                repeats = framework == "tensorflow" and cell != LSTM and others > 0 and execution != "xla"
                 # model/test_dropout.py has a loop in the other executions.
-                yield from on_each_device(*choice, on_cpu=others < 2 and not (is_traced and repeats))
+                yield from on_each_device(*choice, on_cpu=others < 2 and not repeats)
 
 
 # Bounds on the relative difference from reference.py, which computes in float64. Those of the half precisions
@@ -157,7 +156,11 @@ def test_twenty_training_steps_equal_the_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # With operations of our own the compiler makes code around what it does not know.
-    if (execution, device) == ("compile", "cpu") and not (cell == LSTM and model in ("basic", "block_fused")):
+    if (
+        (execution, device) == ("compile", "cpu")
+        and (model, cell) != ("basic", LSTM)
+        and model != "block_fused"
+    ):
         trace_alone(monkeypatch)
     config = sized_for(execution, tiny_config).replace(cell=cell)
     built = reused(
