@@ -13,7 +13,7 @@ gradients compare, and one that lacks a part of the sequence differs in it.
 Each of two steps begins at the same weights, because a step of Adam goes far, and turns around where rounding
 turns a sign: after it, nobody foresees a deep network over 1000 steps to more than one per cent. The loss
 after both is compared as closely as that allows, so that a step which computes with the weights of before is
-seen. No classifier of a suite has dropout, and no task may.
+seen. No classifier of a suite has dropout.
 
 Shapes: B = batch, T = time steps.
 """

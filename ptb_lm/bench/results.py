@@ -20,9 +20,8 @@ class Result:
     reason: str  # the reason why it is not, or not wholly, measured
     blocks: tuple[Row, ...]  # the measured rows, by round
     planned_rounds: int
-    ratio: (
-        intervals.LogMean | None
-    )  # to the group's baseline, 1 for itself; None if they have no round in common
+    # To the group's baseline, 1 for itself; None if they have no round in common.
+    ratio: intervals.LogMean | None
     notes: tuple[str, ...]
     description: str  # a description of the program; "" if there is none
 

@@ -27,7 +27,7 @@ class Machine:
     """The device of a model, as rules see it.
 
     Attributes:
-        device: "cpu" or "cuda".
+        device: "cpu" or "cuda"; "" if the framework cannot tell.
         name: Words for people, such as "a CPU with AVX512_BF16".
         features: Names in FEATURES.
         cores: Cores that compute on a CPU.

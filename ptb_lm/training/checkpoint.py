@@ -25,7 +25,7 @@ SAVE_SECONDS = 300.0  # the most work that a lost process may lose
 # On a GPU an epoch may take two seconds, and saving one. So the ends of epochs save in a tenth of the time.
 SHARE_OF_SAVES = 0.1
 CHEAP_SECONDS = 0.2  # a save that takes no longer is done at the end of each epoch
-PENALTIES = ("activation_penalty", "slowness_penalty", "weight_decay")  # their steps may grow beyond bounds
+PENALTIES = ("activation_penalty", "slowness_penalty", "weight_decay")  # too large a one diverges
 
 
 class Checkpoints:
