@@ -118,7 +118,7 @@ def test_every_plot_is_drawn_in_the_colours_of_the_page(scheme: str, page: Any) 
         f"Speed-up over {baseline}" for baseline in baselines
     ]
     assert ["GEMM" in title for title in titles[2:-1:2]] == [True] * 4
-    assert titles[-1] == "small, torch cudnn (a <b>run)"
+    assert titles[-1] == "a <b>run"
     for title, alternative, width, height, svg in drawn:
         assert alternative == title
         assert width > 300
