@@ -48,10 +48,8 @@ AWD = (
         variants=name_variants(_AWD_VARIANTS),
         baseline="plain-awd/cudnn",
         measured_twice="torch/block_fused",
-        # On two cores a step takes seconds. Two rounds of one step in each of three processes take a quarter
-        # of an hour.
+        # On two cores a step takes seconds. Two rounds of one step in each process take a quarter of an hour.
         minutes=None,
-        processes=3,
         steps=1,
         needs_native_precision=True,
     ),

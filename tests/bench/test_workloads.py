@@ -6,7 +6,6 @@ from sequence_classifier import ClassifierConfig
 
 from benchmarks.classifier_task import ClassifierTask
 from ptb_lm.bench import roofline
-from ptb_lm.bench.intervals import PROCESSES_FOR_A_UNIT
 from ptb_lm.bench.roofline import Traffic
 from ptb_lm.bench.rows import Work
 from ptb_lm.bench.run.timed_steps import plan_blocks
@@ -113,7 +112,7 @@ def test_awd_is_lean_and_has_intervals_of_processes() -> None:
     """A step takes seconds: the number of processes is given. The baseline runs on every processor."""
     options = Options(suite="awd")
     (awd,) = select_workloads(options)
-    assert (awd.minutes, awd.processes, awd.rounds) == (None, PROCESSES_FOR_A_UNIT, 6)
+    assert (awd.minutes, awd.processes, awd.rounds) == (None, 5, 10)
     assert plan_blocks(awd, step_seconds=4.0, limit=options.row_limit).steps == 1
     assert isinstance(awd.task, LanguageTask)
     assert awd.task.config == PRESETS["awd"].replace(vary_num_steps=False)
