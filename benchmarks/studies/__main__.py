@@ -33,8 +33,7 @@ def _command(given: list[str]) -> int:
         if error.name is None or error.name.partition(".")[0] in ("benchmarks", "ptb_lm"):
             raise
         raise UserError(f"{error.name} is not installed; {how_to_install('bench')}") from None
-    status: int = study.run(arguments)
-    return status
+    return int(study.run(arguments))
 
 
 def _parser() -> cli.Parser:
