@@ -76,7 +76,7 @@ class TrainingStep:
         self.optimizer = OPTIMIZERS[network.config.optimizer](network)
         self.rate = torch.zeros((), device=network.device, dtype=torch.float64)
         self._rate_on_device = 0.0
-        self._averages: list[Tensor] = []  # of the parameters, in the order of their canonical names
+        self._averaged: list[tuple[Tensor, Tensor]] = []  # each parameter, or its view, and its average
         self.run: WindowStep = self.compute
         if execution == "graph":
             self.run = self.capture(CudaRecorder(network.device, self.dropout.generator))
@@ -220,20 +220,19 @@ class TrainingStep:
 
     def average(self, weight: float) -> None:
         """Move the averages of the parameters towards them; see ptb_lm.model.backend.Backend."""
-        parameters = [place.value for place in self.network.canonical().values()]
-        if not self._averages:
-            self._averages = [parameter.clone() for parameter in parameters]
+        if not self._averaged:
+            places = self.network.canonical().values()
+            self._averaged = [(place.value, place.value.clone()) for place in places]
             return
-        for parameter, average in zip(parameters, self._averages, strict=True):
+        for parameter, average in self._averaged:
             average.lerp_(parameter, weight)
 
     def swap_averages(self) -> None:
         """Exchange the parameters and their averages; a second call undoes it, to the bit."""
-        places = self.network.canonical().values()
-        for place, average in zip(places, self._averages, strict=True):
-            parameter = place.value.clone()
-            place.value.copy_(average)
-            average.copy_(parameter)
+        for parameter, average in self._averaged:
+            kept = parameter.clone()
+            parameter.copy_(average)
+            average.copy_(kept)
         self.network.refresh()
 
     def export_state(self, state: State) -> Arrays:
