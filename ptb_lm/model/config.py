@@ -18,6 +18,7 @@ _SHARE_OR_NONE: dict[str, Any] = {"minimum": 0, "maximum": 1, "resumable": True,
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("exponential", "one-cycle", "cosine")
+SHORTEST_WINDOW = 5  # time steps that a window of random length has at least, but at the end of the rows
 # One-cycle has the defaults of torch.optim.lr_scheduler.OneCycleLR: the fraction of the run in which the rate
 # rises, and the rates at both ends, as fractions of the largest.
 WARM_UP, FIRST_RATE, LAST_RATE = 0.3, 1 / 25, 1 / 25e4

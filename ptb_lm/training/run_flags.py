@@ -22,7 +22,7 @@ from ptb_lm.data.preparation import (
 )
 from ptb_lm.model import fastest
 from ptb_lm.model.choice import CHOICE_NAMES
-from ptb_lm.model.config import HYPERPARAMETERS, Config
+from ptb_lm.model.config import HYPERPARAMETERS, SHORTEST_WINDOW, Config
 from ptb_lm.model.hyperparameter import flag_name, format_value
 from ptb_lm.model.presets import RECIPES
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
@@ -37,8 +37,6 @@ EFFECTIVE_WITH = {
     "cell": ("mogrifier_lstm", ("mogrifier_rounds", "mogrifier_rank")),
     "schedule": ("exponential", ("decay_after", "lr_decay")),
 }
-# Random lengths lie around --num-steps and around half of it, and are at least half of this.
-LEAST_VARIED_STEPS = 10
 INIT_FROM_RATE = 0.5  # share of the other run's learning rate that a run with --init-from has
 
 
@@ -96,10 +94,10 @@ def with_given(config: Config, given: Mapping[str, Any]) -> Config:
             raise UserError(
                 f"{flag_list(idle)} would change nothing with {flag_name(field)} {getattr(changed, field)}"
             )
-    if changed.vary_num_steps and changed.num_steps < LEAST_VARIED_STEPS:
+    if changed.vary_num_steps and changed.num_steps < 2 * SHORTEST_WINDOW:
         raise UserError(
-            f"--vary-num-steps draws lengths of at least {LEAST_VARIED_STEPS // 2}, around --num-steps and "
-            f"around half of it: give --num-steps at least {LEAST_VARIED_STEPS}, not {changed.num_steps}"
+            f"--vary-num-steps draws lengths of at least {SHORTEST_WINDOW}, around --num-steps and "
+            f"around half of it: give --num-steps at least {2 * SHORTEST_WINDOW}, not {changed.num_steps}"
         )
     return changed
 

@@ -12,13 +12,11 @@ import numpy as np
 
 from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Corpus, Words
-from ptb_lm.model.config import Config
+from ptb_lm.model.config import SHORTEST_WINDOW, Config
 from ptb_lm.training import evaluation
-from ptb_lm.training.run_flags import LEAST_VARIED_STEPS
 
 SHARE_OF_HALVES = 0.05  # of windows whose length is drawn around half of --num-steps
 DEVIATION = 5.0  # standard deviation of the lengths, in time steps
-SHORTEST = LEAST_VARIED_STEPS // 2  # time steps that a length is at least, before the end of the rows cuts it
 SHORTEST_REST = 2  # targets that are a window of their own at the end of the rows
 
 
@@ -83,6 +81,6 @@ class WindowPlan:
         rng, ends, end = np.random.default_rng((self._seed, epoch)), list[int](), 0
         while not ends or self._targets - end >= SHORTEST_REST:
             mean = self._num_steps / 2 if rng.random() < SHARE_OF_HALVES else self._num_steps
-            end = min(end + max(SHORTEST, int(rng.normal(mean, DEVIATION))), self._targets)
+            end = min(end + max(SHORTEST_WINDOW, int(rng.normal(mean, DEVIATION))), self._targets)
             ends.append(end)
         return ends
