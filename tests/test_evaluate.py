@@ -275,7 +275,8 @@ def test_a_run_in_tf32_is_scored_in_tf32_on_a_gpu(
         assert runs.run_command(evaluate, copy, "--device", chosen) == 0
         out, _ = capsys.readouterr()
         assert f"computed by torch cudnn in {precision}: " in out
-        assert float(out.split()[2]) == pytest.approx(runs.result(run)["test_perplexity"], rel=1e-2)
+        (perplexity_there,) = re.findall(r"^test perplexity (\S+)", out, re.M)
+        assert float(perplexity_there) == pytest.approx(runs.result(run)["test_perplexity"], rel=1e-2)
 
 
 def test_a_run_in_tf32_asks_whether_it_is_on_a_gpu(
