@@ -94,6 +94,7 @@ def test_the_default_recipe_trains_otherwise() -> None:
         },
         "demo": {},
         "awd": {},
+        "modern": {},
         "race": {},
     }
 

@@ -16,6 +16,7 @@ from ptb_lm.model.presets import PRESETS, SMALL
     [
         *(("small", 4_651_600), ("medium", 19_775_200), ("large", 66_022_000)),
         ("awd", 24_221_600 - 4 * (1150 + 1150 + 400)),  # as published, but with one bias a layer
+        ("modern", 13_275_200),  # medium's with tied weights
     ],
 )
 def test_parameter_counts_are_the_published_ones(preset: str, count: int) -> None:
