@@ -176,7 +176,7 @@ RULES: tuple[Rule, ...] = (
         executions=("auto", "graph"),
         processes=1,
         variant="torch/persistent/graph@fp16",
-        evidence=(("peak-cuda", "medium"),),
+        evidence=(("peak-cuda", "medium"), ("peak-h200-cuda", "medium")),
         runs=tuple(f"medium-30-epochs-seed-{seed}-persistent-fp16-cuda" for seed in (2, 3)),
     ),
     Rule(

@@ -181,7 +181,9 @@ _SHORT: dict[str, CellWriter] = {
     "test perplexity, best epoch:": _mean("test", strong=True),
     "last epoch:": _mean("last_test"),
     "published by the tutorial:": lambda runs: (
-        "–" if runs["overrides"].iloc[0] else f"{TUTORIAL_PERPLEXITIES[runs['preset'].iloc[0]][2]}"
+        f"{TUTORIAL_PERPLEXITIES[preset][2]}"
+        if (preset := runs["preset"].iloc[0]) in TUTORIAL_PERPLEXITIES and not runs["overrides"].iloc[0]
+        else "–"
     ),
     "minutes:": lambda runs: _range(runs["seconds"] / 60),
     "runs:": lambda runs: str(len(runs)),
@@ -191,10 +193,10 @@ _SHORT: dict[str, CellWriter] = {
 
 
 def perplexities(runs: pd.DataFrame) -> str:
-    """Return the table of finished runs of the tutorial's configurations by either recipe.
+    """Return the table of finished runs of the tutorial's configurations and of `modern`.
 
-    Runs with changed hyper-parameters are in it only if they have tied weights. Runs of one recipe and the
-    same hyper-parameters are one row, whatever computed them.
+    Of other flags it has only tied weights. Runs of one recipe and the same hyper-parameters are one row,
+    whatever computed them.
     """
     return show(_finished(runs), _SHORT, ["title"])
 
@@ -206,11 +208,14 @@ def perplexities_in_short(runs: pd.DataFrame) -> str:
 
 def _finished(runs: pd.DataFrame) -> pd.DataFrame:
     full = runs[
-        (runs["data"] == PTB) & runs["last_test"].notna() & runs["preset"].isin([*TUTORIAL_PERPLEXITIES])
+        (runs["data"] == PTB)
+        & runs["last_test"].notna()
+        & runs["preset"].isin([*TUTORIAL_PERPLEXITIES, "modern"])
+        & runs["overrides"].isin(["", "--tie-weights"])
     ].copy()
-    full = full[full["tied"] | (full["overrides"] == "")]
     changed = full["overrides"].map(lambda flags: f", `{flags}`" if flags else "")
-    full["title"] = full["preset"] + ", " + full["recipe"] + " recipe" + changed
+    recipe = (", " + full["recipe"] + " recipe").where(~full["one_recipe"], "")
+    full["title"] = full["preset"] + recipe + changed
     full["processor"] = full["machine"].str.partition(", threads")[0]
     full["place"] = full["preset"].map([*PRESETS].index)
     return full.sort_values(["place", "overrides", "recipe", "id"], key=_empty_first)
