@@ -31,10 +31,10 @@ _SHORT_MEDIUM = _MEDIUM.replace(
 #   keep 0.55, recurrent 0.65, decay after 26, 39 epochs, seed 1: 80.19
 # Two more seeds of the third then had 79.33 and 79.42.
 _MEDIUM_BY_DEFAULT = _SHORT_MEDIUM.replace(keep_prob=0.6, recurrent_keep_prob=0.7, decay_after=24)
-# Medium's widths, regularised as AWD-LSTM is, but with milder dropout, and a one-cycle schedule. In a night
-# on two cores it sees the text about twice as often as a network of AWD-LSTM's 24 million parameters would.
-# Optimiser and rate were chosen by validation, in whole schedules of 8 epochs (results/notes.md): Adam with
-# 0.002: 89.0, with 0.005: 90.6; SGD with 1: 91.9, with 2: 95.1.
+# Medium's widths, for time on two cores: AWD-LSTM has twice as many multiplications a word. The
+# regularisation is AWD-LSTM's, but for two keep probabilities: between layers 0.7 for 0.75, recurrent 0.6 for
+# 0.5. Optimiser and rate were chosen by validation, in whole schedules of 8 epochs (results/notes.md):
+# Adam with 0.002: 89.0, with 0.005: 90.6; SGD with 1: 91.9, with 2: 95.1.
 _MODERN = _MEDIUM_BY_DEFAULT.replace(
     vary_num_steps=True,
     epochs=75,

@@ -72,19 +72,24 @@ def _is_short(value: object) -> bool:
     return isinstance(value, float) and float(f"{value:g}") == value
 
 
-def differences_today(run: RunConfig, flags: str) -> list[str]:
-    """Return what differs between a run and the run that flags of ptb_lm.train would make today.
-
-    Where it reads and computes does not count.
-    """
+def given(flags: str) -> dict[str, Any]:
+    """Return what flags of ptb_lm.train say of a run's configuration, by name."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for name in ("config", "recipe", *CHOICE_NAMES):
         parser.add_argument(flag_name(name), type=int if name == "seed" else str)
     for each in HYPERPARAMETERS:
         parser.add_argument(each.flag, **each.argument)
     parsed, _ = parser.parse_known_args(shlex.split(flags))
-    given = {name: value for name, value in vars(parsed).items() if value is not None}
+    return {name: value for name, value in vars(parsed).items() if value is not None}
+
+
+def differences_today(run: RunConfig, flags: str) -> list[str]:
+    """Return what differs between a run and the run that flags of ptb_lm.train would make today.
+
+    Where it reads and computes does not count.
+    """
+    today = given(flags)
     for name in fastest.OPEN:
-        if given.get(name, frameworks.AUTO) == frameworks.AUTO:
-            given[name] = getattr(run.choice, name)  # it was chosen when the run began
-    return run.differences(new_config(given), ignore=PLACES)
+        if today.get(name, frameworks.AUTO) == frameworks.AUTO:
+            today[name] = getattr(run.choice, name)  # it was chosen when the run began
+    return run.differences(new_config(today), ignore=PLACES)

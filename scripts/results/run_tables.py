@@ -193,10 +193,10 @@ _SHORT: dict[str, CellWriter] = {
 
 
 def perplexities(runs: pd.DataFrame) -> str:
-    """Return the table of finished runs of the tutorial's configurations and of `modern`.
+    """Return the table of finished runs of the tutorial's configurations by either recipe, and of `modern`.
 
-    Of other flags it has only tied weights. Runs of one recipe and the same hyper-parameters are one row,
-    whatever computed them.
+    Runs of the tutorial's with changed hyper-parameters are in it only if they have tied weights. Runs of one
+    recipe and the same hyper-parameters are one row, whatever computed them.
     """
     return show(_finished(runs), _SHORT, ["title"])
 
@@ -207,12 +207,9 @@ def perplexities_in_short(runs: pd.DataFrame) -> str:
 
 
 def _finished(runs: pd.DataFrame) -> pd.DataFrame:
-    full = runs[
-        (runs["data"] == PTB)
-        & runs["last_test"].notna()
-        & runs["preset"].isin([*TUTORIAL_PERPLEXITIES, "modern"])
-        & runs["overrides"].isin(["", "--tie-weights"])
-    ].copy()
+    unchanged, of_tutorial = runs["overrides"] == "", runs["preset"].isin([*TUTORIAL_PERPLEXITIES])
+    chosen = of_tutorial & (unchanged | runs["tied"]) | (runs["preset"] == "modern") & unchanged
+    full = runs[chosen & (runs["data"] == PTB) & runs["last_test"].notna()].copy()
     changed = full["overrides"].map(lambda flags: f", `{flags}`" if flags else "")
     recipe = (", " + full["recipe"] + " recipe").where(~full["one_recipe"], "")
     full["title"] = full["preset"] + recipe + changed
@@ -237,7 +234,7 @@ def _on_one_line(text: str) -> str:
 
 def _short_flags(runs: pd.DataFrame) -> str:
     run = runs.iloc[0]
-    recipe = "" if run["recipe"] == "default" else f"--recipe {run['recipe']}"
+    recipe = "" if run["one_recipe"] or run["recipe"] == "default" else f"--recipe {run['recipe']}"
     flags = filter(None, [run["preset"], recipe, run["overrides"]])
     return f"`{' '.join(flags)}`"
 

@@ -1,9 +1,11 @@
 """scripts/results: the plan is readable and its commands parse, and what is kept is what was measured."""
 
+import dataclasses
 import json
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import runs
@@ -15,7 +17,9 @@ from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import row_archive, rows
 from ptb_lm.common import files
 from ptb_lm.common.errors import UserError
-from results import benchmarks, keep, markdown, pages, pictures, plan, store
+from ptb_lm.model.presets import RECIPES
+from ptb_lm.training.run_flags import new_config
+from results import benchmarks, flags, keep, markdown, pages, pictures, plan, run_tables, store
 
 BENCHMARKS = sorted((ROOT / "results" / "bench").iterdir())
 COMMANDS = {
@@ -45,6 +49,54 @@ def test_the_names_of_the_plan_exist() -> None:
     assert all(plan.training(step.after).keep == plan.RUN for step in steps if step.after)
     ids = [step.id for step in steps if step.keep and step.id not in ("quick-DEVICE", "medium-cudnn-DEVICE")]
     assert len(ids) == len({*ids}), "two results would take each other's place"
+
+
+def test_what_is_kept_of_a_training_is_what_its_command_gives_today() -> None:
+    """Every hyper-parameter of each run in results/ that a step of the plan would make again."""
+    kept = run_tables.read(ROOT / "results").set_index("id")["config"]
+    commands = {
+        plan.fill_placeholders(step.id, device, "COMMIT"): step.run
+        for device in ("cpu", "cuda")
+        for name in plan.read()
+        for step in plan.steps_of(name, device)
+        if step.keep == plan.RUN
+    }
+    found = sorted(commands.keys() & set(kept.index))
+    assert {"modern-persistent-fp16-cuda", "small-cudnn-cpu"} <= {*found}
+    for name in found:
+        given = {"precision": "fp32", **flags.given(commands[name])}
+        assert new_config(given).hyperparameters == kept[name], name
+
+
+@pytest.mark.parametrize(
+    ("preset", "recipe", "changes", "title"),
+    [
+        ("medium", "default", {}, "medium, default recipe"),
+        ("medium", "tutorial", {"tie_weights": True}, "medium, tutorial recipe, `--tie-weights`"),
+        ("modern", "default", {}, "modern"),
+        ("medium", "default", {"epochs": 30}, ""),
+        ("modern", "default", {"epochs": 8}, ""),
+        ("race", "default", {}, ""),
+    ],
+)
+def test_the_table_of_perplexities_has_presets_and_tied_weights(
+    preset: str, recipe: str, changes: dict[str, Any], title: str, tmp_path: Path
+) -> None:
+    """Beside a run of medium there is another, of these hyper-parameters."""
+    (row,) = store.rows(ROOT / "results", store.RUNS, "medium-persistent-fp16-cuda")
+    config = RECIPES[recipe][preset].replace(**changes)
+    values = {"preset": preset, "recipe": recipe, "hyperparameters": json.dumps(dataclasses.asdict(config))}
+    for run in (row, {**row, **values, "id": "other"}):
+        store.put(tmp_path, store.RUNS, [run], "id")
+        curve = {"id": run["id"], "epoch": 1, "train_perplexity": 5.0, "valid_perplexity": 4.0}
+        store.put(tmp_path, store.curves(str(run["preset"])), [curve], "id", sort=["id", "epoch"])
+    _, _, *lines = run_tables.perplexities(run_tables.read(tmp_path)).strip().splitlines()
+    medium = "medium, default recipe"
+    published = {
+        title: figure for title, _, _, figure, *_ in (line.strip("| ").split(" | ") for line in lines)
+    }
+    expected = {medium: "82.07"} if not title or title == medium else {medium: "82.07", title: "–"}
+    assert published == expected
 
 
 @pytest.mark.slow

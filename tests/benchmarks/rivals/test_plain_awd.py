@@ -349,3 +349,4 @@ def test_the_suite_has_the_published_sizes_and_smaller_ones() -> None:
         24.2e6, rel=0.01
     )
     assert smaller.task.config.hidden_sizes == PRESETS["modern"].hidden_sizes
+    assert smaller.work("train", precision="bf16", device="cpu").parameters < 24e6
