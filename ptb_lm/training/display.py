@@ -65,23 +65,25 @@ def announce(
         cli.remark(f"hint: {hint}")
 
 
-def tell_resumed(progress: Progress, before: Config, config: Config) -> None:
+def tell_resumed(progress: Progress, before: Config, config: Config, plan: WindowPlan) -> None:
     """Say where a resumed run continues, and how it is not as before.
 
     Args:
         progress: Progress of the run.
         before: Hyper-parameters of the run until now.
         config: Hyper-parameters from now on.
+        plan: The windows of its epochs.
     """
     if progress.epoch == config.epochs:
         cli.remark(f"all {config.epochs} epochs are done; only the test is left")
     else:
         cli.remark(f"continues in epoch {progress.epoch + 1}, step {progress.step + 1}")
-    if config.schedule != "exponential" and config.epochs != before.epochs:
-        cli.remark(
-            f"--schedule {config.schedule} ends with the last epoch: {config.epochs} epochs in place of "
-            f"{before.epochs} change the learning rate from here on"
-        )
+        if config.schedule != "exponential" and config.epochs != before.epochs:
+            rate = config.learning_rate_at(progress.epoch, progress.step, plan.steps(progress.epoch))
+            cli.remark(
+                f"--schedule {config.schedule} ends with the last epoch: {config.epochs} epochs in place of "
+                f"{before.epochs} change the learning rate, which is {rate:.3g} now"
+            )
     tell_what_changed(*progress.environments[-2:], has_dropout=config.has_dropout)
 
 

@@ -224,7 +224,8 @@ def run(
             cli.remark(request.reason)
         display.announce(config, corpus, model, directory.path, environment=trainer.environment, load=load)
         if request.found is not None:
-            display.tell_resumed(trainer.progress, request.found.hyperparameters, config.hyperparameters)
+            before = request.found.hyperparameters
+            display.tell_resumed(trainer.progress, before, config.hyperparameters, trainer.plan)
         how_to_continue = processes.how_to_continue(
             directory.path, given, ranks, framework=config.choice.framework
         )

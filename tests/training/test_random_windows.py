@@ -1,6 +1,7 @@
 """Runs with windows of random lengths and with rates that move at every step: what they train and report."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,8 @@ def test_each_step_has_its_own_rate_also_after_a_resume(
         first, last = (config.learning_rate_at(epoch, each, steps) for each in (0, steps - 1))
         assert f"epoch  {epoch + 1}/2  lr {first:.4g} to {last:.4g}  perplexity" in out
     assert train.main(["--resume", str(tmp_path / "run"), "--epochs", "3"]) == 0
-    assert "3 epochs in place of 2" in capsys.readouterr().out
+    (told,) = re.findall(r"3 epochs in place of 2 .*rate, which is (\S+) now", capsys.readouterr().out)
+    assert float(told) == pytest.approx(rates[2 * steps], rel=1e-2)
     assert rates[2 * steps :] == [
         config.replace(epochs=3).learning_rate_at(2, each, steps) for each in range(steps)
     ]
