@@ -20,6 +20,7 @@ from ptb_lm.model.presets import PRESETS, RECIPES
 from ptb_lm.training import run_flags
 
 PROG = cli.command_name("train")
+AWD_PRESETS = ("awd", "modern")  # whose hyper-parameters the others do not use
 # These hyper-parameters define the model. The others define its training.
 MODEL_FLAGS = (
     *("num_layers", "hidden_size", "layer_sizes", "embedding_size", "tie_weights"),
@@ -233,19 +234,24 @@ def _add_choice(group: argparse._ArgumentGroup, flag: str, choices: Iterable[str
 
 def _list_presets() -> str:
     """Return each preset's hyper-parameters: by the default recipe, and by the tutorial's if different."""
-    rows, same = [("", *PRESETS)], list[str]()
+    about = (
+        "The hyper-parameters of each --config. Values [in brackets] are of --recipe tutorial, if different."
+    )
+    others = [name for name in PRESETS if name not in AWD_PRESETS]
+    meanings = _list("What they are:", ((each.flag, each.help) for each in HYPERPARAMETERS), 24)
+    return "\n\n".join([about, _tabulate(others), _tabulate(AWD_PRESETS), meanings])
+
+
+def _tabulate(presets: Sequence[str]) -> str:
+    """Return a table of what differs between presets, and below it what they have in common."""
+    rows, same = [("", *presets)], list[str]()
     for each in HYPERPARAMETERS:
-        values = [_by_both_recipes(preset, each.name) for preset in PRESETS]
+        values = [_by_both_recipes(preset, each.name) for preset in presets]
         if len({*values}) > 1:
             rows.append((each.flag, *values))
         else:
             same.append(f"{each.flag} {values[0]}")
-    about = (
-        "The hyper-parameters of each --config. Values [in brackets] are of --recipe tutorial, if different."
-    )
-    of_all = textwrap.fill(f"All have {', '.join(same)}.", 100, break_on_hyphens=False)
-    meanings = _list("What they are:", ((each.flag, each.help) for each in HYPERPARAMETERS), 24)
-    return f"{about}\n\n{_align(rows)}\n\n{of_all}\n\n{meanings}"
+    return f"{_align(rows)}\n\n" + textwrap.fill(f"All have {', '.join(same)}.", 100, break_on_hyphens=False)
 
 
 def _list_models() -> str:

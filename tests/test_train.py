@@ -1,6 +1,7 @@
 """The command that trains: what it refuses, and what a failure leaves behind."""
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -946,21 +947,23 @@ def test_a_longer_help_describes_each_flag(
 
 
 def test_the_presets_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each value of the table, read back."""
+    """Each value of the two tables, read back."""
     assert runs.run_command(train, "--help-presets") == 0
-    _, table, same, meanings = capsys.readouterr().out.split("\n\n")
-    for each in HYPERPARAMETERS:
-        assert f"\n  {each.flag} " in meanings
-    head, *rows = table.splitlines()
-    assert head.split() == [*PRESETS]
-    assert max(map(len, rows)) <= 100
-    shown = {flag: values for flag, *values in (re.split("  +", row) for row in rows)}
-    values_of_all = " ".join(same.removeprefix("All have ").split()).rstrip(".").split(", ")
-    shown |= {flag: [value] * len(PRESETS) for flag, value in (each.split(" ", 1) for each in values_of_all)}
-    assert shown.keys() == {each.flag for each in HYPERPARAMETERS}
-    for each in HYPERPARAMETERS:
-        for preset, cell in zip(PRESETS, shown[each.flag], strict=True):
-            found = re.fullmatch(r"(.+?)(?: \[(.+)\])?", cell)
+    _, *parts, meanings = capsys.readouterr().out.split("\n\n")
+    assert all(f"\n  {each.flag} " in meanings for each in HYPERPARAMETERS)
+    tables = list(zip(parts[::2], parts[1::2], strict=True))
+    heads = [table.splitlines()[0].split() for table, _ in tables]
+    assert sorted(itertools.chain(*heads)) == sorted(PRESETS)
+    for presets, (table, same) in zip(heads, tables, strict=True):
+        _, *rows = table.splitlines()
+        assert max(map(len, rows)) <= 100
+        shown = {flag: values for flag, *values in (re.split("  +", row) for row in rows)}
+        values_of_all = " ".join(same.removeprefix("All have ").split()).rstrip(".").split(", ")
+        for flag, value in (each.split(" ", 1) for each in values_of_all):
+            shown[flag] = [value] * len(presets)
+        assert shown.keys() == {each.flag for each in HYPERPARAMETERS}
+        for each, (column, preset) in itertools.product(HYPERPARAMETERS, enumerate(presets)):
+            found = re.fullmatch(r"(.+?)(?: \[(.+)\])?", shown[each.flag][column])
             assert found is not None
             by_default, tutorial = found.groups()
             for recipe, value in (("default", by_default), ("tutorial", tutorial or by_default)):
