@@ -64,8 +64,7 @@ def test_what_is_kept_of_a_training_is_what_its_command_gives_today() -> None:
     found = sorted(commands.keys() & set(kept.index))
     assert {"modern-persistent-fp16-cuda", "small-cudnn-cpu"} <= {*found}
     for name in found:
-        given = {"precision": "fp32", **flags.given(commands[name])}
-        assert new_config(given).hyperparameters == kept[name], name
+        assert new_config(flags.given(commands[name])).hyperparameters == kept[name], name
 
 
 @pytest.mark.parametrize(
