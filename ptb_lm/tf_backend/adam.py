@@ -1,16 +1,11 @@
-"""Adam in TensorFlow, for the language model and the sequence classifier; its state is saved by name."""
+"""Adam in TensorFlow, for the language model and the sequence classifier."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import tensorflow as tf
-from numpy.typing import NDArray
 
-from ptb_lm.model.backend import Arrays
 from ptb_lm.model.reference_updates import BETA_1, BETA_2, EPSILON
-
-STEPS, FIRST, SECOND = "tensorflow.adam.steps", "tensorflow.adam.first.", "tensorflow.adam.second."
 
 
 class Adam:
@@ -19,22 +14,23 @@ class Adam:
     Keras's Adam adds epsilon to the root of the uncorrected second moment, which at the first step weighs it
     30 times as much as in the paper and in torch.
 
+    Attributes:
+        moments: First and second moments of the variables, in their order and layout.
+        steps: Number of steps that are done, [].
+
     Args:
         variables: Variables that it moves.
     """
 
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
         self.variables = variables
-        self.moments = [
-            (tf.Variable(tf.zeros_like(variable)), tf.Variable(tf.zeros_like(variable)))
-            for variable in variables
-        ]
+        self.moments = [[tf.Variable(tf.zeros_like(variable)) for variable in variables] for _ in range(2)]
         # Float64, because 1 - 0.999 has lost four digits in float32.
         self.steps = tf.Variable(tf.zeros([], tf.float64))
 
     def reset(self) -> None:
         """Reset the moments and the number of steps to zero."""
-        for variable in self._named_state().values():
+        for variable in (self.steps, *self.moments[0], *self.moments[1]):
             variable.assign(tf.zeros_like(variable))
 
     def step(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor) -> None:
@@ -51,7 +47,7 @@ class Adam:
         correction_2 = tf.sqrt(-tf.math.expm1(steps * math.log(to_dtype(BETA_2))))
         rate = tf.cast(rate, tf.float64) * correction_2 / correction_1
         epsilon = EPSILON * correction_2
-        for variable, (m, v), gradient in zip(self.variables, self.moments, gradients, strict=True):
+        for variable, m, v, gradient in zip(self.variables, *self.moments, gradients, strict=True):
             tf.raw_ops.ResourceApplyAdam(
                 var=variable.handle,
                 m=m.handle,
@@ -65,17 +61,3 @@ class Adam:
                 epsilon=tf.cast(epsilon, variable.dtype),
                 grad=gradient,
             )
-
-    def export_state(self) -> Arrays:
-        """Return the state by name."""
-        return {name: variable.numpy() for name, variable in self._named_state().items()}
-
-    def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Set the state that `export_state` returned; other names are left alone."""
-        for name, variable in self._named_state().items():
-            variable.assign(arrays[name])
-
-    def _named_state(self) -> dict[str, tf.Variable]:
-        by_kind = zip((FIRST, SECOND), zip(*self.moments, strict=True), strict=True)
-        moments = {f"{kind}{index}": each for kind, every in by_kind for index, each in enumerate(every)}
-        return {STEPS: self.steps, **moments}

@@ -43,7 +43,7 @@ def build(
 
 
 class TensorFlowBackend(Backend):
-    """A language model in TensorFlow, with SGD.
+    """A language model in TensorFlow, with SGD or Adam.
 
     Attributes:
         window_function: The evaluation step for windows of the configuration's own shape, as it is executed;
@@ -142,7 +142,7 @@ class TensorFlowBackend(Backend):
 
         One of the configuration's own shape is run as a training step is; all others share a graph.
         """
-        own = x_BT.shape == (self.config.batch_size, self.config.num_steps)
+        own = x_BT.shape == (self.config.batch_size // self.ranks.size, self.config.num_steps)
         function = self.window_function if own else self.evaluate_function
         with tf.device(self.device.name):
             state, loss = function(tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state)

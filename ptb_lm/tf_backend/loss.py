@@ -77,9 +77,8 @@ class SoftmaxLayer:
         self.weight = tf.Variable(tf.zeros([hidden_size + 1, vocabulary_size], dtype))
         self.variables = [self.weight]
 
-    def canonical(self) -> Arrays:
-        """Return the parameters by canonical name."""
-        weight = self.weight.numpy()
+    def to_canonical(self, weight: NDArray[Any]) -> Arrays:
+        """Return by canonical name an array in the layout of the weight."""
         return {"softmax.kernel": weight[:-1], "softmax.bias": weight[-1]}
 
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
@@ -130,9 +129,9 @@ class TiedSoftmaxLayer:
         self.bias_V = tf.Variable(tf.zeros([embedding_VE.shape[0]], embedding_VE.dtype))
         self.variables = [embedding_VE, self.bias_V]
 
-    def canonical(self) -> Arrays:
-        """Return the parameters by canonical name, without the embedding."""
-        return {"softmax.bias": self.bias_V.numpy()}
+    def to_canonical(self, bias_V: NDArray[Any]) -> Arrays:
+        """Return by canonical name an array in the layout of the bias."""
+        return {"softmax.bias": bias_V}
 
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from arrays by canonical name; other names and the embedding are left alone."""

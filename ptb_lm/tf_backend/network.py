@@ -70,10 +70,19 @@ class Network:
 
     def canonical(self) -> Arrays:
         """Return the parameters by canonical name."""
+        return self.to_canonical([variable.numpy() for variable in self.variables])
+
+    def to_canonical(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
+        """Return by canonical name arrays that are given in the order and layout of `variables`.
+
+        Args:
+            arrays: The variables' values, or what an optimiser keeps of each.
+        """
+        embedding_VE, softmax, *stack = arrays
         return {
-            "embedding": self.embedding_VE.numpy(),
-            **self.stack.canonical(),
-            **self.softmax.canonical(),
+            "embedding": embedding_VE,
+            **self.stack.to_canonical(stack),
+            **self.softmax.to_canonical(softmax),
         }
 
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:

@@ -101,15 +101,11 @@ class RecurrentStack:
         shapes = [(batch_size, layer.hidden_size) for layer in self._by_prefix.values()]
         return [tuple(tf.zeros(shape, self.dtype) for _ in self.cell.state_names) for shape in shapes]
 
-    def canonical(self) -> Arrays:
-        """Return the parameters by canonical name (ptb_lm.model.parameters.stack_shapes)."""
-        return self.to_canonical([variable.numpy() for variable in self.variables])
-
     def to_canonical(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
-        """Return by canonical name arrays that are given in the order and layout of `variables`.
+        """Return by canonical name (ptb_lm.model.parameters.stack_shapes) arrays in the layout of `variables`.
 
         Args:
-            arrays: The variables' values, or their gradients.
+            arrays: The variables' values or gradients, in their order.
         """
         iterator = iter(arrays)
         return {

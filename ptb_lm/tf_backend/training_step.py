@@ -34,6 +34,9 @@ from ptb_lm.tf_backend.loss import Loss, pack_loss, sum_by_word
 from ptb_lm.tf_backend.network import Network, State, to_time_major
 from ptb_lm.tf_backend.runtime import apply_execution
 
+# Names in a run's state: of Adam's steps that are done, and of each parameter's moments, before its own.
+STEPS, MOMENTS = "tensorflow.adam.steps", ("tensorflow.adam.first", "tensorflow.adam.second")
+
 
 def _is_no_retracing_of_ours(record: logging.LogRecord) -> bool:
     message = str(record.msg)
@@ -129,14 +132,17 @@ class TrainingStep:
             for name, parts in zip(self.state_names, layers, strict=True)
         }
         streams = export_streams([dropout.generator for dropout in self.dropouts])
-        adam = self.adams[0].export_state() if self.adams else {}  # the same on all devices
-        return {**self.distribution.gather_state({**arrays, STREAMS: streams}), **adam}
+        return {**self.distribution.gather_state({**arrays, STREAMS: streams}), **self._export_adam()}
 
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
-        """Set a state that `export_state` returned, and return the carried state."""
+        """Set a state that `export_state` returned, and return the carried state.
+
+        Raises:
+            UserError: The random streams are not TensorFlow's, or a moment is of another shape.
+        """
         own = self.distribution.share_state({name: arrays[name] for name in (*self.state_names, STREAMS)})
-        for adam in self.adams:
-            adam.load_state(arrays)
+        for network, adam in zip(self._networks, self.adams, strict=False):
+            _load_adam(adam, network, arrays)
         try:
             streams = [dropout.generator for dropout in self.dropouts]
             load_streams(streams, own[STREAMS], self.distribution.ranks)
@@ -147,6 +153,16 @@ class TrainingStep:
             tuple(tf.constant(part_BH[:, :hidden], self.network.dtype) for part_BH in layer)
             for layer, hidden in zip(layers, self.config.hidden_sizes, strict=True)
         ]
+
+    def _export_adam(self) -> Arrays:
+        """Return the number of steps, and the moments by canonical name: the layout differs between devices."""
+        arrays: Arrays = {}
+        for adam in self.adams[:1]:  # the same on all devices
+            arrays[STEPS] = adam.steps.numpy()
+            for kind, moments in zip(MOMENTS, adam.moments, strict=True):
+                canonical = self.network.to_canonical([moment.numpy() for moment in moments])
+                arrays |= {f"{kind}.{name}": array for name, array in canonical.items()}
+        return arrays
 
     def _compute_on_devices(
         self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor
@@ -259,6 +275,23 @@ class TrainingStep:
         return norm
 
 
+def _load_adam(adam: Adam, network: Network, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Set the steps and the moments, by way of the network's variables, which get their values again."""
+    values = [tf.identity(variable) for variable in network.variables]
+    shapes = {name: array.shape for name, array in network.canonical().items()}
+    for kind, moments in zip(MOMENTS, adam.moments, strict=True):
+        found = {name: arrays[f"{kind}.{name}"] for name in shapes}
+        for name, array in found.items():
+            if array.shape != shapes[name]:
+                raise UserError(f"the tensor '{kind}.{name}' has the shape {array.shape}")
+        network.load(found)
+        for moment, variable in zip(moments, network.variables, strict=True):
+            moment.assign(variable)
+    for variable, value in zip(network.variables, values, strict=True):
+        variable.assign(value)
+    adam.steps.assign(arrays[STEPS])
+
+
 @contextlib.contextmanager
 def _mask_weights(variables: Sequence[tf.Variable], factors: Sequence[tf.Tensor | None]) -> Iterator[None]:
     """Multiply variables by factors while this is entered; None leaves one alone.
@@ -269,9 +302,11 @@ def _mask_weights(variables: Sequence[tf.Variable], factors: Sequence[tf.Tensor 
     values = [tf.identity(variable) for variable, _ in pairs]
     for (variable, factor), value in zip(pairs, values, strict=True):
         variable.assign(value * factor)
-    yield
-    for (variable, _), value in zip(pairs, values, strict=True):
-        variable.assign(value)
+    try:
+        yield
+    finally:
+        for (variable, _), value in zip(pairs, values, strict=True):
+            variable.assign(value)
 
 
 def _mean_square_change_gradient(output_TBH: tf.Tensor) -> tf.Tensor:

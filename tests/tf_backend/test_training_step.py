@@ -18,6 +18,7 @@ from training_steps import (
     rate_of,
 )
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -85,8 +86,28 @@ def test_stopped_and_resumed_is_bit_identical(case: str, short_config: Config) -
         found.append({**built.export_weights(), **built.export_training_state(carried)})
     assert found[0].keys() == found[1].keys()
     assert_arrays(found[1], found[0])
-    adam = [name for name in saved if "adam" in name]
-    assert len(adam) == 1 + 2 * len(first.network.variables)
+
+
+def test_the_state_of_adam_fits_layers_of_another_layout(short_config: Config) -> None:
+    """A cudnn layer has two variables on a GPU, as a basic layer has, and three on a CPU."""
+    config = short_config.replace(**CASES["all but ties, by adam"])
+    windows, rate = windows_of(config)[:8], rate_of(config)
+    basic, cudnn = build(config, model="basic"), build(config, model="cudnn")
+    state = basic.zero_state(config.batch_size)
+    for x_BT, y_BT in windows[:4]:
+        state, _ = basic.train_step(x_BT, y_BT, state, learning_rate=rate)
+    cudnn.load_weights(basic.export_weights())
+    saved = basic.export_training_state(state)
+    ends = []
+    for built, carried in ((basic, state), (cudnn, cudnn.load_training_state(saved))):
+        for x_BT, y_BT in windows[4:]:
+            carried, _ = built.train_step(x_BT, y_BT, carried, learning_rate=rate)
+        ends.append({**built.export_weights(), **built.export_training_state(carried)})
+    assert len([name for name in ends[0] if "adam" in name]) == 1 + 2 * len(basic.export_weights())
+    assert_arrays(ends[1], ends[0], atol=1e-10)
+    saved["tensorflow.adam.second.softmax.bias"] = np.zeros(3)
+    with pytest.raises(UserError, match=r"'tensorflow\.adam\.second\.softmax\.bias' has the shape \(3,\)"):
+        cudnn.load_training_state(saved)
 
 
 def test_many_lengths_are_traced_in_silence(short_config: Config, caplog: pytest.LogCaptureFixture) -> None:
