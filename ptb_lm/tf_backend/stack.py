@@ -102,7 +102,9 @@ class RecurrentStack:
         return [tuple(tf.zeros(shape, self.dtype) for _ in self.cell.state_names) for shape in shapes]
 
     def to_canonical(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
-        """Return by canonical name (ptb_lm.model.parameters.stack_shapes) arrays in the layout of `variables`.
+        """Return arrays in the layout of `variables` by canonical name.
+
+        The names are those of ptb_lm.model.parameters.stack_shapes.
 
         Args:
             arrays: The variables' values or gradients, in their order.

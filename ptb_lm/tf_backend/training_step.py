@@ -155,7 +155,7 @@ class TrainingStep:
         ]
 
     def _export_adam(self) -> Arrays:
-        """Return the number of steps, and the moments by canonical name: the layout differs between devices."""
+        """Return Adam's steps, and its moments by canonical name: their layout depends on the device."""
         arrays: Arrays = {}
         for adam in self.adams[:1]:  # the same on all devices
             arrays[STEPS] = adam.steps.numpy()
