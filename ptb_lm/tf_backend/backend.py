@@ -111,6 +111,13 @@ class TensorFlowBackend(Backend):
     def engine(self) -> str:
         return self.device.engine(self.choice, self.config.cell)
 
+    @property
+    @override
+    def hints(self) -> list[str]:
+        if self.config.vary_num_steps and self.choice.execution == "xla":
+            return ["--execution xla compiles windows of each length: with --vary-num-steps that takes long"]
+        return []
+
     @override
     def zero_state(self, batch_size: int) -> State:
         with tf.device(self.device.name):

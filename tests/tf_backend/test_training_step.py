@@ -110,6 +110,12 @@ def test_the_state_of_adam_fits_layers_of_another_layout(short_config: Config) -
         cudnn.load_training_state(saved)
 
 
+def test_xla_says_that_it_compiles_each_length(short_config: Config) -> None:
+    config = short_config.replace(**LENGTHS_VARY)
+    assert "--execution xla" in build(config, execution="xla").hints[-1]
+    assert build(config).hints == build(short_config, execution="xla").hints == []
+
+
 def test_many_lengths_are_traced_in_silence(short_config: Config, caplog: pytest.LogCaptureFixture) -> None:
     """TensorFlow warns of many traces, by default."""
     built = build(short_config.replace(**LENGTHS_VARY), model="block_fused", precision="fp32")
