@@ -12,6 +12,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -224,6 +225,16 @@ class Workload:
     def is_last_of_process(self, index: int) -> bool:
         """Return whether a round, counted from 0, is the last of a process."""
         return (index + 1) * self.processes // self.rounds > index * self.processes // self.rounds
+
+    @cached_property
+    def rounds_by_need(self) -> list[int]:
+        """The rounds, those first that count most where there is no time for all.
+
+        They are the first of every process, then the second of every process: the process is the unit of
+        intervals, and its second block says less than the first one of another process.
+        """
+        process = [index * self.processes // self.rounds for index in range(self.rounds)]
+        return sorted(range(self.rounds), key=lambda index: index - process.index(process[index]))
 
     def work(self, pass_name: str, *, precision: str, device: str) -> Work:
         """Return the work of a step of a pass, which is the same for every variant of a precision."""

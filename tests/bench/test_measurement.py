@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from ptb_lm.bench.results import Group
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.run import pool, process, runner
 from ptb_lm.bench.run.machine import Product, products
@@ -173,9 +174,9 @@ def test_nothing_is_built_while_another_program_is_checked(tmp_path: Path, fake:
     assert started.index((AGAIN, "build")) < started.index(("torch/block", "build"))
 
 
-def run(folder: Path, *, minutes: float, variants: tuple[str, ...] = VARIANTS) -> Workload:
-    """Run quick with these variants, all of which take the same time; return the last plan."""
-    options = Options(suite="quick", minutes=minutes, variants=variants, baseline="torch/cudnn")
+def run_quick(folder: Path, **chosen: Any) -> Group:
+    """Run quick with some variants, all of which take the same time."""
+    options = Options(suite="quick", baseline="torch/cudnn", **chosen)
     rates = {"gemm_gflops": 1.0, "gemm_library": "", "gemm_shape": "", "gemm_threads": 1}
     machine: Any = SimpleNamespace(
         device="cpu", environment={}, gemm=lambda *_: rates, copy_gbytes=lambda: 1.0
@@ -184,9 +185,15 @@ def run(folder: Path, *, minutes: float, variants: tuple[str, ...] = VARIANTS) -
     folder.mkdir(exist_ok=True)
     runner.run(options, [workload], Record(folder, {}), machine, command="")
     (group,) = summarise(folder).groups
+    return group
+
+
+def run(folder: Path, *, minutes: float, variants: tuple[str, ...] = VARIANTS) -> Workload:
+    """Run quick with these variants; return the last plan, which all of them followed."""
+    group = run_quick(folder, minutes=minutes, variants=variants)
     rounds = max(each.planned_rounds for each in group.results)
     assert {each.rounds for each in group.results} == {rounds}
-    return dataclasses.replace(workload, rounds=rounds, processes=rounds // 2)
+    return dataclasses.replace(SMALL, rounds=rounds, processes=rounds // 2)
 
 
 def test_a_program_is_checked_once_and_its_processes_measure_a_round_and_its_reverse(
@@ -250,6 +257,35 @@ def test_a_run_that_is_interrupted_at_the_end_of_its_pilot_and_again_is_planned(
             run(tmp_path, minutes=600.0)
     fake.blocks_left = 10_000
     assert run(tmp_path, minutes=600.0).processes >= runner.LEAST
+
+
+@pytest.mark.parametrize(
+    ("rounds", "processes", "by_need"),
+    [
+        (10, 5, [0, 2, 4, 6, 8, 1, 3, 5, 7, 9]),
+        (5, 5, [0, 1, 2, 3, 4]),
+        (6, 2, [0, 3, 1, 4, 2, 5]),
+        (7, 3, [0, 3, 5, 1, 4, 6, 2]),
+    ],
+)
+def test_first_blocks_of_processes_count_more_than_second_ones(
+    rounds: int, processes: int, by_need: list[int]
+) -> None:
+    workload = dataclasses.replace(SMALL, rounds=rounds, processes=processes)
+    ends = [index for index in range(rounds) if workload.is_last_of_process(index)]
+    assert {*by_need[:processes]} == {0, *(end + 1 for end in ends[:-1])}
+    assert workload.rounds_by_need == by_need
+
+
+@pytest.mark.parametrize("chosen", [{"minutes": 1e-6}, {"rounds": 10}])
+def test_a_limit_leaves_out_second_blocks_before_processes(
+    chosen: dict[str, Any], tmp_path: Path, fake: type[FakeProcess]
+) -> None:
+    """A step takes a second: four blocks of one fit the limit, and are of four processes."""
+    group = run_quick(tmp_path, variants=VARIANTS, row_limit=4.5, **chosen)
+    for result in group.results:
+        assert (len(result.blocks), result.processes) == (4, 4)
+        assert result.variant == group.baseline or (result.ratio.unit, result.ratio.units) == ("process", 4)
 
 
 def row(index: int, seconds: float) -> Row:

@@ -81,9 +81,17 @@ class Measurement:
         self._impossible = {(name, pass_name) for name in self.wrong for pass_name in workload.passes}
 
     def should_skip(self, variant: str, pass_name: str, round_: int) -> bool:
-        """Return whether a variant's pass cannot be measured, or has no such round in its plan."""
+        """Return whether a variant's pass cannot be measured, or has no such round in its plan.
+
+        Before the number of processes is planned it counts as the least. So such a plan may have a few second
+        blocks too many, and lacks none later that it lacked before.
+        """
         key = (variant, pass_name)
-        return key in self._impossible or (key in self._plans and round_ >= self._plans[key].most_rounds)
+        return key in self._impossible or (key in self._plans and round_ not in self._affordable(key))
+
+    def _affordable(self, key: tuple[str, str]) -> list[int]:
+        """Return the rounds that a variant's pass has in its plan."""
+        return self.workload.rounds_by_need[: self._plans[key].most_rounds]
 
     def prepare(self, variants: Sequence[Variant]) -> None:
         """Start and check the processes of variants side by side, or record why that is not possible.
@@ -235,11 +243,11 @@ class Measurement:
             self.record.add(msgspec.structs.replace(row, status=error.status, reason=str(error)))
 
     def _is_complete(self, variant: str, pass_name: str) -> bool:
-        planned = self._plans.get((variant, pass_name))
+        if (variant, pass_name) not in self._plans:
+            return False
         key = (self.workload.name, pass_name, variant)
         done = {index for *place, index in self.record.measured_rows() if tuple(place) == key}
-        rounds = min(planned.most_rounds, self.workload.rounds) if planned else 0
-        return planned is not None and done >= set(range(rounds))
+        return done >= set(self._affordable((variant, pass_name)))
 
     def _copies_note(self, worker: pool.Worker) -> str | None:
         """Return a note on a comparison whose batch had copies of rows; None if it had none."""
