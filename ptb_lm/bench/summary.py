@@ -90,8 +90,10 @@ def _group(
         for variant, own in by_variant.items()
     }
     several = len({row.work.precision for row in members}) > 1
+    # The number of processes may be planned when some variants have already ended.
+    planned = max(row.planned_rounds for row in members)
     results = [
-        _result(own, blocks[variant], wrong.get(_program(own[0])), blocks.get(baseline, ()), several)
+        _result(own, blocks[variant], wrong.get(_program(own[0])), blocks.get(baseline, ()), planned, several)
         for variant, own in by_variant.items()
     ]
     return Group(
@@ -105,7 +107,12 @@ def _group(
 
 
 def _result(
-    members: Sequence[Row], blocks: tuple[Row, ...], wrong: Row | None, base: tuple[Row, ...], several: bool
+    members: Sequence[Row],
+    blocks: tuple[Row, ...],
+    wrong: Row | None,
+    base: tuple[Row, ...],
+    planned: int,
+    several: bool,
 ) -> Result:
     """Return the result of a variant.
 
@@ -114,11 +121,12 @@ def _result(
         blocks: Those that count, by round.
         wrong: A row that says that its program is wrong, if it is.
         base: Blocks of the baseline.
+        planned: Number of rounds that the group was planned with.
         several: True if the group has several precisions, so that the label names the variant's.
     """
     first = members[0]
     trouble = wrong or next((row for row in members if not row.is_measured), None)
-    planned, done = max(row.planned_rounds for row in members), len({row.round for row in blocks})
+    done = len({row.round for row in blocks})
     ratio = pair(blocks, base)
     notes = list(_join_notes(row.note for row in members if row.note))
     if any(row.check.get("dropout", "").startswith(SECOND_MODEL) for row in blocks):

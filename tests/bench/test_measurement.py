@@ -288,6 +288,16 @@ def test_a_limit_leaves_out_second_blocks_before_processes(
         assert result.variant == group.baseline or (result.ratio.unit, result.ratio.units) == ("process", 4)
 
 
+@pytest.mark.parametrize(("rounds", "processes"), [(4, 2), (3, None), (6, None)])
+def test_a_run_that_does_all_that_was_asked_lacks_no_round(
+    rounds: int, processes: int | None, tmp_path: Path, fake: type[FakeProcess]
+) -> None:
+    """However few rounds were asked for: the workload's own number does not count."""
+    group = run_quick(tmp_path, variants=VARIANTS, rounds=rounds, processes=processes)
+    assert {(each.rounds, each.planned_rounds) for each in group.results} == {(rounds, rounds)}
+    assert not any("rounds" in note for each in group.results for note in each.notes)
+
+
 def row(index: int, seconds: float) -> Row:
     return Row(
         suite="quick",

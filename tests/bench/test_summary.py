@@ -144,6 +144,17 @@ def test_missing_rounds_and_single_rounds_are_noted(tmp_path: Path) -> None:
     assert result.notes == ("only 1 of 5 rounds", "one round: no interval")
 
 
+def test_rounds_are_missing_of_the_last_plan_of_the_pass(tmp_path: Path) -> None:
+    """The number of processes was planned when one of two variants had ended."""
+    rows = [
+        *(row(round=n, process=n // 2, planned_rounds=10 if n < 8 else 24) for n in range(24)),
+        *(row(variant="torch/cudnn", round=n, process=n // 2, planned_rounds=10) for n in range(3)),
+    ]
+    group = group_of(tmp_path, rows)
+    assert {result.planned_rounds for result in group.results} == {24}
+    assert [result.notes for result in group.results] == [(), ("only 3 of 24 rounds",)]
+
+
 @pytest.mark.parametrize(
     ("baseline", "why"),
     [

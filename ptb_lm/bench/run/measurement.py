@@ -57,8 +57,8 @@ class Measurement:
         used = [row.process for row in every.values()]
         self._identities = itertools.count(max(used, default=-1) + 1)
         self.pool = pool.Pool(self._start)
-        (self._declared,) = (w for w in SUITES[options.suite].workloads if w.name == workload.name)
-        batch, declared = workload.task.batch_size, self._declared.task.batch_size
+        (suites_own,) = (w for w in SUITES[options.suite].workloads if w.name == workload.name)
+        batch, declared = workload.task.batch_size, suites_own.task.batch_size
         relation = "of" if batch < declared else "instead of"
         self._cut = "" if batch == declared else f"batch {batch} {relation} {declared}"
         self._products = products(workload.task)
@@ -284,7 +284,7 @@ class Measurement:
             label=variant.label,
             baseline=workload.baseline,
             status="failed",
-            planned_rounds=max(self._declared.rounds, workload.rounds),
+            planned_rounds=workload.rounds,
             cut=self._cut,
             work=workload.work(pass_name, precision=self._precision(variant), device=self.machine.device),
             command=self.command,
