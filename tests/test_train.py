@@ -26,6 +26,7 @@ from ptb_lm.model.presets import PRESETS, RECIPES
 from ptb_lm.torch_backend import runtime
 from ptb_lm.training import display, run_flags, tensors
 from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.run_folders import DEMO
 from ptb_lm.training.trainer import Trainer
 
 pytestmark = pytest.mark.slow
@@ -440,6 +441,18 @@ def put_weights_for_the_state(run: Path) -> None:
     shutil.copy(run / "weights.safetensors", RunDirectory(run).state)
 
 
+def put_weights_of_the_first_epoch(run: Path) -> None:
+    """As a copy of the file has them that was made while the run trained."""
+    arrays, metadata = tensors.load(run / "weights.safetensors")
+    first = runs.metrics(run)[0]
+    best = {name: first[name] for name in ("epoch", "valid_perplexity")}
+    tensors.save(run / "weights.safetensors", arrays, {**metadata, "best": best})
+
+
+def put_weights_of_the_demo(run: Path) -> None:
+    shutil.copy(DEMO / "weights.safetensors", run)
+
+
 @pytest.mark.parametrize(
     ("change", "flags", "key"),
     [
@@ -472,6 +485,14 @@ def put_weights_for_the_state(run: Path) -> None:
         *((truncate_state(kept), [], "training.safetensors is truncated") for kept in (0, 5, 1000, -1)),
         (remove_the_state, [], "training.safetensors is missing"),
         (put_weights_for_the_state, [], "training.safetensors does not hold"),
+        *(
+            (change, flags, problem)
+            for change, problem in (
+                (put_weights_of_the_first_epoch, "weights.safetensors holds the weights of epoch 1, and by "),
+                (put_weights_of_the_demo, "weights.safetensors was trained with another vocabulary than "),
+            )
+            for flags in ([], ["--epochs", "3"])
+        ),
         *(
             (replace_generator(generator), [], "training.safetensors does not fit")
             for generator in (

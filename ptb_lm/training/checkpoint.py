@@ -16,7 +16,7 @@ from ptb_lm.model.backend import Arrays, Backend, State
 from ptb_lm.model.config import Config
 from ptb_lm.model.hyperparameter import flag_name
 from ptb_lm.training.averaging import Averages
-from ptb_lm.training.metrics import Progress
+from ptb_lm.training.metrics import JsonObject, Progress
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.tensors import SavedState
@@ -106,9 +106,11 @@ class Checkpoints:
         """Load the newest state into the backend; return the carried state and the progress.
 
         Raises:
-            UserError: There is no such state, or it belongs to another model, corpus or length of training.
+            UserError: There is no such state; it belongs to another model, corpus or length of training; or
+                the best weights are not those that it speaks of.
         """
         config = self.run.hyperparameters
+        best = self.directory.read_best(self.run, self.corpus.vocabulary)
         newest = self.directory.read_state(self.corpus, self.run)
         progress, dtype = (
             newest.progress,
@@ -127,12 +129,11 @@ class Checkpoints:
             raise
         except (UserError, KeyError) as error:
             raise UserError(f"{self.directory.state} does not fit this run: {error}") from None
-        self._compare_with_best(progress, epochs=config.epochs)
+        self._compare_with_best(progress, best, epochs=config.epochs)
         return state, progress
 
-    def _compare_with_best(self, progress: Progress, *, epochs: int) -> None:
+    def _compare_with_best(self, progress: Progress, best: JsonObject | None, *, epochs: int) -> None:
         """Check that the state and the best weights can be continued to so many epochs; update the best."""
-        best = self.directory.read_best()
         done = max(progress.epoch, best["epoch"] if best else 0)
         if done > epochs:
             raise UserError(f"--epochs {epochs}: the run has already done {done} epochs")
@@ -141,6 +142,11 @@ class Checkpoints:
             raise UserError(f"--epochs {epochs}: the run is already in epoch {progress.epoch + 1}")
         if progress.best_epoch and not best:
             raise UserError(f"{self.directory.weights} is missing; it holds the best weights so far")
+        if best and best["valid_perplexity"] > progress.best_perplexity:  # a copy from an earlier time
+            raise UserError(
+                f"{self.directory.weights} holds the weights of epoch {best['epoch']}, and by "
+                f"{self.directory.state} epoch {progress.best_epoch} is best; restore the weights of that one"
+            )
         if best and best["valid_perplexity"] < progress.best_perplexity:
             # The process died after it wrote these weights and before it wrote the state of their epoch.
             progress.best_epoch, progress.best_perplexity = best["epoch"], best["valid_perplexity"]

@@ -225,6 +225,10 @@ class RunDirectory:
         Raises:
             UserError: The file is missing, damaged or foreign, or of another run, model or vocabulary.
         """
+        return self._load_weights(run, vocabulary)[0]
+
+    def _load_weights(self, run: RunConfig, vocabulary: Vocabulary) -> tuple[Arrays, JsonObject]:
+        """Return the best weights and their metadata, checked as `read_weights` says."""
         if self.config.is_file() and not self.weights.exists():
             raise UserError(f"{self.weights} is missing; the first epoch of a run writes it")
         import_it = shlex.join(["ptb-lm", "import", str(self.path)])
@@ -239,7 +243,7 @@ class RunDirectory:
             parameters.check(arrays, run.hyperparameters, len(vocabulary), dtype=np.float32)
         except UserError as error:
             raise UserError(f"{self.weights} does not fit {self.config}: {error}; {remedy}") from None
-        return arrays
+        return arrays, metadata
 
     def read_model(self) -> tuple[RunConfig, Vocabulary, Arrays]:
         """Read the trained model: configuration, vocabulary, and the best weights by canonical name.
@@ -251,15 +255,15 @@ class RunDirectory:
         return run, vocabulary, self.read_weights(run, vocabulary)
 
     @_on_first
-    def read_best(self) -> dict[str, Any] | None:
+    def read_best(self, run: RunConfig, vocabulary: Vocabulary) -> dict[str, Any] | None:
         """Return the epoch and valid_perplexity of the best weights; None before the first epoch has ended.
 
         Raises:
-            UserError: The file is truncated or foreign.
+            UserError: As for `read_weights`, or the file does not name the epoch of its weights.
         """
         if not self.weights.exists():
             return None
-        best: JsonObject = tensors.load(self.weights, known=WEIGHTS_METADATA)[1].get("best", {})
+        best: JsonObject = self._load_weights(run, vocabulary)[1].get("best", {})
         try:
             json_fields.convert(best, Best)
         except ValueError as error:
@@ -298,7 +302,9 @@ class RunDirectory:
         if run is not None:
             self._check_config(run, metadata, self.state)
         if corpus is not None and metadata.get("corpus_sha256") != corpus.sha256:
-            raise UserError(f"the data differ from those that {self.state} was trained on")
+            # The best weights, once there are any, tell whether the vocabulary is the same.
+            what = "the data" if self.weights.exists() else f"the data or {self.vocabulary}"
+            raise UserError(f"{what} differ from those that {self.state} was trained on")
         return state
 
     @_on_first

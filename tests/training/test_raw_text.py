@@ -1,6 +1,7 @@
 """Runs on raw text: the text is found again, told from another, and new text is treated as it was."""
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,20 @@ def test_another_text_in_its_place_is_told_and_not_resumed_with(
     assert str(folder / "norsk.txt") in err
     given = ("--resume", folder / "run", "--epochs", 6, "--data", tmp_path / "other.txt")
     assert "data differ" in runs.refusal(capsys, train, *given)
+
+
+def test_a_vocabulary_that_has_changed_is_not_called_other_data(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The text is encoded by it, and so has another digest, too."""
+    run = RunDirectory(shutil.copytree(folder / "run", tmp_path / "run"))
+    words = run.vocabulary.read_text().splitlines(keepends=True)
+    run.vocabulary.write_text("".join([words[1], words[0], *words[2:]]))
+    given = ("--resume", run.path, "--epochs", 6)
+    said = runs.refusal(capsys, train, *given)
+    assert said.startswith(f"{run.weights} was trained with another vocabulary than {run.vocabulary}")
+    run.weights.unlink()  # as before the first epoch's end
+    assert runs.refusal(capsys, train, *given).startswith(f"the data or {run.vocabulary} differ from ")
 
 
 def test_a_resumed_run_ends_as_one_that_never_stopped(

@@ -315,7 +315,7 @@ def test_weights_that_do_not_say_of_which_epoch_they_are_are_refused(
 ) -> None:
     directory.write_weights(directory.read_weights(RUN, VOCABULARY), RUN, VOCABULARY, best=best)
     with pytest.raises(UserError, match=r"weights\.safetensors .*epoch"):
-        directory.read_best()
+        directory.read_best(RUN, VOCABULARY)
 
 
 def test_the_result_comes_back_once_the_run_has_ended(directory: RunDirectory) -> None:
