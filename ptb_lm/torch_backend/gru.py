@@ -1,6 +1,6 @@
 """The GRU (ptb_lm.model.cells.gru) in torch, two ways: basic and cudnn.
 
-Shapes: T = time steps, B = batch, I = input width, H = hidden units, D = directions.
+Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """The LSTM with layer normalisation (ptb_lm.model.cells.layer_norm_lstm) in torch.
 
-Shapes: T = time steps, B = batch, I = input width, H = hidden units.
+Shapes: B = batch, I = input width, H = hidden units.
 """
 
 import torch

@@ -2,7 +2,7 @@
 
 The fifth, block_fused, is in ptb_lm.torch_backend.lstm_fused.
 
-Shapes: T = time steps, B = batch, I = input width, H = hidden units, D = directions.
+Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 """
 
 from abc import abstractmethod

@@ -1,6 +1,6 @@
 """The parameters of a language model in torch, and the modules that compute with them.
 
-Shapes: B = batch, T = time steps, E = embedding width, V = vocabulary.
+Shapes: B = batch, T = time steps, E = embedding width, H = hidden units, V = vocabulary.
 """
 
 from collections.abc import Mapping
