@@ -1,7 +1,7 @@
 """The middle of a network: a stack of recurrent layers.
 
-Shapes: T = time steps, B = batch, N = T * B tokens, V = vocabulary, E = embedding width, I = input width,
-H = a layer's hidden units, K = the top layer's output width: H, or 2H if each layer reads the sequence in both
+Shapes: T = time steps, B = batch, N = T * B tokens, V = vocabulary, E = embedding width, I = input width, H =
+a layer's hidden units, K = the top layer's output width: H, or 2H if each layer reads the sequence in both
 directions.
 """
 
