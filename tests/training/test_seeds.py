@@ -316,6 +316,19 @@ def test_runs_that_are_overwritten_are_cleared_before_the_first_trains(
     assert "test perplexity" not in capsys.readouterr().out
 
 
+def test_runs_that_start_from_the_package_s_own_run_are_overwritten(both: Path, tmp_path: Path) -> None:
+    """Its name is no folder."""
+    folder, trained = shutil.copytree(both, tmp_path / "both"), []
+
+    def train_one(given: list[str]) -> int:
+        trained.append(given)
+        return 0
+
+    command = ["--init-from", "demo", "--run-dir", str(folder), "--seeds", "1", "--overwrite"]
+    assert seeds.train(train.parse_flags(command), train_one) == 0
+    assert [given[-4:] for given in trained] == [["--seed", "1", "--run-dir", str(folder / "seed-1")]]
+
+
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
