@@ -16,7 +16,7 @@ from ptb_lm.common.errors import DivergenceError, UserError
 
 T = TypeVar("T")
 
-# Values that must be the same on all processes: name -> value, in words.
+# Values that must be the same on all processes: name -> value, in words; one that a process lacks is "none".
 Facts = Mapping[str, str]
 
 # How long processes that train together wait for one that is silent: variables of the environment, and the
@@ -115,11 +115,13 @@ class Ranks:
         for rank, (problem_there, facts_there, host) in enumerate(answers):
             if problem_there:
                 raise UserError(f"rank {rank} of {self.size} (on {host}): {problem_there}")
-            for name, value in answers[0][1].items():
-                if facts_there[name] != value:
+            first = answers[0][1]
+            for name in first | facts_there:
+                here, there = (each.get(name, "none") for each in (first, facts_there))
+                if here != there:
                     raise UserError(
                         f"rank {rank} of {self.size} (on {host}) has another {name} than rank 0 (on "
-                        f"{answers[0][2]}): {facts_there[name]}, not {value}"
+                        f"{answers[0][2]}): {there}, not {here}"
                     )
         return result
 

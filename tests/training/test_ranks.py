@@ -35,6 +35,7 @@ pytestmark = pytest.mark.slow
 
 PLAIN = ("--precision", "fp64", "--average-epochs", "0.5")
 DROPPED = ("--keep-prob", "0.7", "--embedding-keep-prob", "0.8", "--recurrent-keep-prob", "0.8")
+PREPARED = ("--lowercase", "--min-count", "1")  # changes no word of the text
 # What scripts/kill_ranks.py trains, but for the last epochs.
 SHORTER = [*kill_ranks.FLAGS, "--epochs", "4"]
 STEPS, EVALUATED = 35, 20  # of an epoch: training steps, and windows that are scored afterwards
@@ -82,6 +83,12 @@ def found(folder: Path) -> dict[str, list[dict[str, Any]]]:
         "no text": {"arguments": [arguments(folder, "no", text=text) for text in ("text", "missing")]},
         "other rate": {
             "arguments": [arguments(folder, "no", "--learning-rate", rate) for rate in ("1.0", "0.5")]
+        },
+        "prepared": {
+            "arguments": [arguments(folder, "no", *PREPARED), arguments(folder, "no")],
+        },
+        "not prepared": {
+            "arguments": [arguments(folder, "no"), arguments(folder, "no", *PREPARED)],
         },
         "other sums": {"arguments": arguments(folder, "no"), "sends": {"1": "bf16"}},
         "other commit": {"arguments": arguments(folder, "no"), "commit": {"1": "0123abc"}},
@@ -183,6 +190,8 @@ def test_each_rank_has_its_own_stream_of_masks(folder: Path, found: dict[str, li
         ("other text", ["rank 1 of 2", "corpus", "rank 0"]),
         ("no text", ["rank 1 of 2", "missing"]),
         ("other rate", ["rank 1 of 2", "learning_rate", "rank 0", ": 0.5, not 1.0"]),
+        ("prepared", ["rank 1 of 2", "preparation", ": none, not {"]),
+        ("not prepared", ["rank 1 of 2", "preparation", "}, not none"]),
         ("other sums", ["rank 1 of 2", "reduce_precision", ": bf16, not fp32"]),
         ("other commit", ["rank 1 of 2", "commit", ": 0123abc, not the same"]),
         ("there already", ["run directory"]),
