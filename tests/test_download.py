@@ -106,6 +106,16 @@ def test_the_first_mirror_that_has_the_files_gives_them(server: Server, folder: 
 
 
 @pytest.mark.parametrize("is_archive", [False, True])
+def test_a_mirror_may_be_on_this_machine(is_archive: bool, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.tgz").write_bytes(pack(MEMBERS))
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+    mirror = tmp_path / "x.tgz" if is_archive else tmp_path
+    assert fetch(folder, mirrors=[mirror.as_uri()], expected=EXPECTED) == list(FILES)
+    assert_complete(folder)
+
+
+@pytest.mark.parametrize("is_archive", [False, True])
 def test_correct_files_are_kept_and_others_fetched(server: Server, folder: Path, is_archive: bool) -> None:
     mirror = server.archive("good", pack(MEMBERS)) if is_archive else server.folder("good", FILES)
     fetch(folder, mirrors=[mirror], expected=EXPECTED)

@@ -129,7 +129,11 @@ def _get(url: str, timeout: float, deadline: float) -> bytes:
         urlopen(request, timeout=timeout) as response,  # noqa: S310
         # disable=None: quiet unless stderr is a terminal.
         tqdm(
-            total=response.length, desc=url.rpartition("/")[2], unit="B", unit_scale=True, disable=None
+            total=getattr(response, "length", None),  # only of an answer by HTTP
+            desc=url.rpartition("/")[2],
+            unit="B",
+            unit_scale=True,
+            disable=None,
         ) as bar,
     ):
         while block := response.read1(1 << 16):
