@@ -10,6 +10,7 @@ from ptb_lm.common.files import atomic_write, name_in_errors
 
 EOS = "<eos>"
 UNK = "<unk>"
+_NO_VOCABULARY = "is not a vocabulary (one distinct word per line, in UTF-8)"
 
 
 class Vocabulary:
@@ -53,13 +54,25 @@ class Vocabulary:
             UserError: The file is missing or is not a vocabulary.
         """
         try:
-            with name_in_errors(path):
-                content = path.read_bytes()
-            return cls(content.decode("utf-8").removesuffix("\n").split("\n"))
-        except FileNotFoundError:
-            raise UserError(f"{path} is missing") from None
+            return cls(read_words(path))
         except ValueError:
-            raise UserError(f"{path} is not a vocabulary (one distinct word per line, in UTF-8)") from None
+            raise UserError(f"{path} {_NO_VOCABULARY}") from None
 
     def _text(self) -> str:
         return "".join(word + "\n" for word in self.words)
+
+
+def read_words(path: Path) -> list[str]:
+    """Return the lines of a file that has a word in each; two may be the same.
+
+    Raises:
+        UserError: The file is missing or not UTF-8.
+    """
+    try:
+        with name_in_errors(path):
+            content = path.read_bytes()
+        return content.decode("utf-8").removesuffix("\n").split("\n")
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} {_NO_VOCABULARY}") from None

@@ -272,7 +272,9 @@ WRONG: dict[str, tuple[Callable[[State], Any], str, Sequence[str]]] = {
     "too few words": (dict, r"10 words.* \(11, 5\)", WORDS[1:]),
     "no end of a line": (dict, "<eos>", ["x", *WORDS[:-1]]),
     "counts of words": (dict, "<unk> 7", [f"{word} 7" for word in WORDS]),
-    "a word twice": (dict, "distinct", [*WORDS, "a"]),
+    "a word twice": (dict, "'a' is there twice", [*WORDS, "a"]),
+    "a word twice, with other ends of lines": (dict, "'a' is there twice", [*WORDS, "a\r"]),
+    "a word twice, after a byte order mark": (dict, "'a' is there twice", ["\ufeffa", *WORDS]),
 }
 
 
@@ -283,6 +285,13 @@ def test_another_model_is_refused(name: str, tmp_path: Path, capsys: pytest.Capt
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
     assert re.search(noun, runs.refusal(capsys, import_run, *given(path, words)))
     assert not (tmp_path / "run").exists()
+
+
+def test_white_space_about_a_word_does_not_count(tmp_path: Path) -> None:
+    save_torch(tmp_path / "x.pt", word_language_model())
+    words = [f"{word} \r" if number % 2 else f"{word}\t" for number, word in enumerate(WORDS)]
+    assert runs.run_command(import_run, *given(tmp_path / "x.pt", ["\ufeff" + words[0], *words[1:]])) == 0
+    assert ptb_lm.load(tmp_path / "run", device="cpu").vocabulary.words == (*WORDS[:-1], "<eos>")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import io
 import json
 import pickle
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,7 +19,7 @@ import safetensors.torch  # safetensors.numpy lacks bfloat16
 import torch
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
+from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary, read_words
 from ptb_lm.inference.importing import recognition
 from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays
@@ -105,7 +106,9 @@ def import_run(
 
 def _read_vocabulary(path: Path) -> tuple[Vocabulary, list[str]]:
     """Return the words, with `<eos>` and `<unk>` by these names, and sentences about new names."""
-    words = [word.strip("\ufeff\r") for word in Vocabulary.load(path).words]
+    words = [word.strip("\ufeff").strip() for word in read_words(path)]
+    if several := [word for word, count in Counter(words).items() if count > 1]:
+        raise UserError(f"{path}: the word {several[0]!r} is there twice")
     if phrases := [word for word in words if len(word.split()) > 1]:
         raise UserError(
             f"{path}: {phrases[0]!r} is more than a word; a line must hold one word and nothing else"
