@@ -29,6 +29,7 @@ def _parser() -> cli.Parser:
     )
     parser.add_output(
         "--picture",
+        others=", and those in the folder of --projector",
         metavar="FILE",
         help="draw a map of the most frequent words into FILE (.svg or .png)",
     )
@@ -53,6 +54,8 @@ def _neighbours(arguments: argparse.Namespace) -> int:
     # What it imports takes longer than --help should.
     from ptb_lm.inference import neighbours
 
+    if (folder := arguments.projector) is not None:  # before the picture is drawn
+        neighbours.check_projector(folder, overwrite=arguments.overwrite)
     model = loading.load_from_flags(arguments)
     if arguments.word:
         for word, similarity in model.nearest(arguments.word, arguments.k):
@@ -62,7 +65,7 @@ def _neighbours(arguments: argparse.Namespace) -> int:
         method = arguments.method or METHOD
         neighbours.draw(model.embeddings, model.vocabulary, arguments.picture, words=words, method=method)
         streams.tell(f"{PROG}: wrote {arguments.picture}, a map of {words:,} words")
-    if (folder := arguments.projector) is not None:
+    if folder is not None:
         neighbours.write_projector(model.embeddings, model.vocabulary, folder, overwrite=arguments.overwrite)
         streams.tell(f"{PROG}: tensorboard --logdir {shlex.quote(str(folder))} shows the words")
     return 0

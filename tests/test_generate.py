@@ -231,8 +231,10 @@ def test_the_projector_s_files_of_another_run_are_replaced_by_overwrite(
 ) -> None:
     assert runs.run_command(neighbours, without_unk, "--projector", tmp_path / "both") == 0
     before = runs.files(tmp_path / "both")
-    assert "--overwrite" in runs.refusal(capsys, neighbours, run, "--projector", tmp_path / "both")
+    flags = ["a", "--projector", tmp_path / "both", "--picture", tmp_path / "map.svg"]
+    assert "--overwrite" in runs.refusal(capsys, neighbours, run, *flags)
     assert runs.files(tmp_path / "both") == before
+    assert not (tmp_path / "map.svg").exists(), "the refusal comes first"
     for folder in ("both", "one"):
         assert runs.run_command(neighbours, run, "--projector", tmp_path / folder, "--overwrite") == 0
     assert runs.files(tmp_path / "both") == runs.files(tmp_path / "one")

@@ -128,6 +128,25 @@ def draw(
     atomic_write(path, picture.getvalue())
 
 
+def check_projector(folder: Path, *, overwrite: bool) -> None:
+    """Check that the files for TensorBoard's projector may be written into a folder.
+
+    Args:
+        folder: The folder of the files.
+        overwrite: True if files that `write_projector` wrote before may be replaced.
+
+    Raises:
+        UserError: The folder has such files, or some of another origin, which are never replaced.
+    """
+    config = folder / CONFIG
+    if not config.exists() or config.read_bytes() != PROJECTOR_CONFIG.encode():
+        for name in (CONFIG, VECTORS, METADATA):
+            if (folder / name).exists():
+                raise UserError(f"{folder / name} exists already, from elsewhere; nothing is overwritten")
+    if problem := output_problem(config, overwrite=overwrite):
+        raise UserError(problem)
+
+
 def write_projector(
     embeddings_VE: NDArray[np.floating], vocabulary: Vocabulary, folder: Path, *, overwrite: bool = False
 ) -> None:
@@ -142,18 +161,14 @@ def write_projector(
         overwrite: True to replace files that it wrote before.
 
     Raises:
-        UserError: The folder has such files, or some of another origin, which are never replaced.
+        UserError: As `check_projector` raises it.
         OSError: The folder cannot be written.
     """
-    config = folder / CONFIG
-    if not config.exists() or config.read_bytes() != PROJECTOR_CONFIG.encode():
-        for name in (CONFIG, VECTORS, METADATA):
-            if (folder / name).exists():
-                raise UserError(f"{folder / name} exists already, from elsewhere; nothing is overwritten")
-    if problem := output_problem(config, overwrite=overwrite):
-        raise UserError(problem)
+    check_projector(folder, overwrite=overwrite)
     folder.mkdir(parents=True, exist_ok=True)
-    atomic_write(config, PROJECTOR_CONFIG)  # the first: what an interrupted call leaves can be overwritten
+    atomic_write(
+        folder / CONFIG, PROJECTOR_CONFIG
+    )  # the first: what an interrupted call leaves can be overwritten
     rows = ("\t".join(f"{number:.6g}" for number in vector) + "\n" for vector in embeddings_VE)
     atomic_write(folder / VECTORS, "".join(rows))
     atomic_write(folder / METADATA, "".join(f"{word}\n" for word in vocabulary.words))
