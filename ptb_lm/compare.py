@@ -46,7 +46,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     from ptb_lm.pages import plots
 
     write = {"markdown": tables.to_text, "csv": tables.to_csv, "page": tables.to_html}[arguments.format]
-    groups = runs.read_groups(arguments.runs)
+    groups = runs.read_groups(arguments.runs, command=PROG)
     text = write(groups)
     if picture is not None:
         files.atomic_write(picture, plots.to_file(tables.curves(groups), kind=picture.suffix[1:]))

@@ -1,6 +1,5 @@
 """Plots of training runs: perplexities and words per second by epoch."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,7 @@ class Curve:
 
     Attributes:
         label: Text of the legend.
-        points: Epochs and perplexities; the line has a gap where one is NaN.
+        points: Epochs and perplexities.
         spread: Half the height of the band about each point; empty for no band.
         name: Name of the line in an SVG.
         look: Arguments of matplotlib for the line.
@@ -104,8 +103,8 @@ def plot_epochs(epochs: Sequence[Mapping[str, Any]], *, title: str) -> CurvePlot
 
 
 def get_points(epochs: Sequence[Mapping[str, Any]], column: str) -> Points:
-    """Return a column of metrics.jsonl by epoch; NaN where a value is beyond a float: no axis has it."""
-    return [(row["epoch"], row[column] if math.isfinite(row[column]) else math.nan) for row in epochs]
+    """Return a column of metrics.jsonl by epoch."""
+    return [(row["epoch"], row[column]) for row in epochs]
 
 
 def _draw_curve(axes: "Axes", curve: Curve) -> None:

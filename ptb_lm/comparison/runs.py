@@ -138,10 +138,14 @@ class RunGroup:
         return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
 
-def read_groups(folders: Sequence[Path]) -> list[RunGroup]:
+def read_groups(folders: Sequence[Path], *, command: str = "") -> list[RunGroup]:
     """Read runs, and folders of runs that --seeds made; group them.
 
     A run without an epoch, young or diverged in its first, is named on stderr and left out.
+
+    Args:
+        folders: The run directories, and folders of them.
+        command: The command as the user types it, to open that line with; "" for none.
 
     Raises:
         UserError: A run is missing, broken, or named twice; or none has an epoch.
@@ -163,7 +167,7 @@ def read_groups(folders: Sequence[Path]) -> list[RunGroup]:
     if without and not alike:
         raise without[0]
     for each in without:
-        streams.tell(f"{each}; the run is left out")
+        streams.tell(f"{command}{': ' * bool(command)}{each}; the run is left out")
     on_one_device = (runs for each in alike.values() for runs in _by_device(each))
     groups = (group for runs in on_one_device for group in _by_seed(runs))
     return [RunGroup(sorted(each, key=lambda run: run.config.choice.seed)) for each in groups]

@@ -473,5 +473,6 @@ def test_runs_without_an_epoch_are_named_and_left_out(
     assert runs.run_command(compare, seeds, young, folder / "other") == 0
     out, err = capsys.readouterr()
     assert out.replace("`seeds`", "`seed-1`") == expected
-    left_out = [line.partition(" ")[0] for line in err.splitlines()]
-    assert left_out == [f"{seeds}/seed-2/metrics.jsonl", f"{young}/metrics.jsonl"]
+    begins = [f"{compare.PROG}: {run}/metrics.jsonl" for run in (seeds / "seed-2", young)]
+    for line, begin in zip(err.splitlines(), begins, strict=True):
+        assert line.startswith(f"{begin} ")
