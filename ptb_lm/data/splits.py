@@ -91,8 +91,8 @@ def _files_by_name(folder: Path) -> dict[str, _Files]:
         if match := _NAME.fullmatch(path.name):
             prefix, split, shard, suffix = match.groups("")
             inside = sorted(path.iterdir()) if path.is_dir() and path.name == split else []
-            kinds = (".jsonl", *tables.BINARY)
-            # What `datasets` computed from a split lies beside it.
+            # What `datasets` computed from a split lies beside it, and so does .json about it.
+            kinds = {*tables.TABLES} - {".json"}
             parts = [each for each in inside if tables.format_of(each) in kinds and each.name[:6] != "cache-"]
             name = "{}/" if parts else f"{prefix}{{}}{'-*' if shard else ''}{suffix}"
             found[name][split] += parts or [path]

@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +17,7 @@ from ptb_lm.common.errors import UserError, how_to_install
 COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 BINARY = (".parquet", ".arrow")
 TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", *BINARY)
+DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon"}  # and their names for people
 HUB = "hf:"  # begins the name of a data set, not of a file
 USUAL = ("text", "sentence")  # names of the column that has the text
 _TEXT = re.compile("(dictionary<values=)?(large_)?string")  # types of a column, as Arrow writes them
@@ -27,8 +29,13 @@ def format_of(path: Path) -> str:
     return Path(path.stem if path.suffix.lower() in COMPRESSION_SUFFIXES else path.name).suffix.lower()
 
 
-def line_values(path: Path, lines: Iterator[str], column: str | None) -> Iterator[Any]:
-    """Yield the values in a column of a table that is text.
+def place(path: Path, number: int) -> str:
+    """Return where a row is, for people: the line of a table that is text, or else the row; from 1."""
+    return f"{'row' if format_of(path) in BINARY else 'line'} {number}"
+
+
+def line_values(path: Path, lines: Iterator[str], column: str | None) -> Iterator[tuple[int, Any]]:
+    """Yield the values in a column of a table that is text, each after the number of its row's last line.
 
     Args:
         path: The file, whose name says what it holds.
@@ -41,14 +48,16 @@ def line_values(path: Path, lines: Iterator[str], column: str | None) -> Iterato
     rows = (_csv_rows if format_of(path) in (".csv", ".tsv") else _json_rows)(path, lines)
     head = list(itertools.islice(rows, _HEAD))
     if head:
-        names = dict.fromkeys(itertools.chain.from_iterable(head))
-        is_text = {name: _has_text([row.get(name) for row in head]) for name in names}
+        names = dict.fromkeys(itertools.chain.from_iterable(row for _, row in head))
+        is_text = {name: _has_text([row.get(name) for _, row in head]) for name in names}
         chosen = _choose(is_text, column, path)
-        yield from (row.get(chosen) for row in itertools.chain(head, rows))
+        yield from ((number, row.get(chosen)) for number, row in itertools.chain(head, rows))
 
 
-def binary_values(path: Path, file: IO[bytes], column: str | None) -> Iterator[Any]:
-    """Yield the values in a column of a table in Parquet's format or Arrow's; some thousand are in memory.
+def binary_values(path: Path, file: IO[bytes], column: str | None) -> Iterator[tuple[int, Any]]:
+    """Yield the values in a column of a table in Parquet's format or Arrow's, each after its row's number.
+
+    Some thousand are in memory.
 
     Raises:
         UserError: pyarrow is not installed, the file is not such a table, or there is no such column.
@@ -64,8 +73,9 @@ def binary_values(path: Path, file: IO[bytes], column: str | None) -> Iterator[A
             schema, only = table.schema_arrow, table.iter_batches
         is_text = {each.name: _TEXT.match(str(each.type)) is not None for each in schema}
         chosen = _choose(is_text, column, path)
-        for batch in only(1000, columns=[chosen]) if only else table:
-            yield from batch.column(chosen).to_pylist()
+        batches = only(1000, columns=[chosen]) if only else table
+        values = itertools.chain.from_iterable(batch.column(chosen).to_pylist() for batch in batches)
+        yield from enumerate(values, 1)
     except (pa.ArrowException, ValueError, KeyError) as error:  # a column's name may be there twice
         kind = format_of(path)[1:]
         raise UserError(
@@ -73,27 +83,38 @@ def binary_values(path: Path, file: IO[bytes], column: str | None) -> Iterator[A
         ) from None
 
 
-def as_lines(path: Path, values: Iterable[Any]) -> Iterator[str]:
-    """Yield the values of a column as text, some rows at a time.
+def texts(
+    path: Path, values: Iterable[tuple[int, Any]], nulls: Counter[Path] | None = None
+) -> Iterator[tuple[int, str]]:
+    """Yield the text of each row after the row's number; it ends in a newline.
 
-    A row is a line, or several if it has newlines; a newline at its end adds none. An empty cell is no line.
+    A row is a line, or several if it has newlines; a newline at its end adds none. An empty text is an empty
+    line; a null or missing value is none.
+
+    Args:
+        path: The file.
+        values: The result of `line_values` or `binary_values`.
+        nulls: The count of rows without a value by file, which reading adds to; None: they are not counted.
 
     Raises:
         UserError: A value is no text.
     """
-    rows = _lines_of_rows(path, values)
-    while piece := "".join(itertools.islice(rows, 100)):
+    for number, value in values:
+        if isinstance(value, str):
+            yield number, value.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n") + "\n"
+        elif value is not None:
+            where = f"{path}, {place(path, number)}"
+            raise UserError(f"{where}: {value!r:.40} is no text; choose another --text-column")
+        elif nulls is not None:
+            nulls[path] += 1
+
+
+def as_pieces(rows: Iterable[tuple[int, str]]) -> Iterator[str]:
+    """Yield the text of rows, some rows at a time."""
+    lines = (text for _, text in rows)
+    while piece := "".join(itertools.islice(lines, 100)):
         # JSON can have halves of surrogate pairs, which no file can.
         yield piece.encode(errors="replace").decode()
-
-
-def _lines_of_rows(path: Path, values: Iterable[Any]) -> Iterator[str]:
-    for number, value in enumerate(values, 1):
-        if value is None:
-            continue
-        if not isinstance(value, str):
-            raise UserError(f"{path}, row {number}: {value!r:.40} is no text; choose another --text-column")
-        yield value.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n") + "\n"
 
 
 def hub_files(name: str) -> dict[str, list[Path]]:
@@ -161,18 +182,18 @@ def json_object(line: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _json_rows(path: Path, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+def _json_rows(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             if (row := json_object(line)) is None:
                 raise UserError(f"{path}, line {number}: it is not a JSON object; each line must be one")
-            yield row
+            yield number, row
 
 
-def _csv_rows(path: Path, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+def _csv_rows(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     csv.field_size_limit(2**31 - 1)  # a field may be a book
     header = next(lines, "")
-    delimiter = max(",\t;", key=header.count)
+    delimiter = "\t" if format_of(path) == ".tsv" else max(DELIMITERS, key=header.count)
     # Strict: a quotation mark that opens no field would otherwise swallow the lines up to the next one.
     reader = csv.DictReader(
         (f"{line}\n" for line in itertools.chain([header], lines)), delimiter=delimiter, strict=True
@@ -181,9 +202,12 @@ def _csv_rows(path: Path, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
         for row in reader:
             if None in row:
                 raise UserError(f"{path}, line {reader.line_num}: there are more fields than in the header")
-            yield row
-    except csv.Error as error:
-        raise UserError(f"{path}, after line {reader.line_num}: {error}") from None
+            yield reader.line_num, row
+    except csv.Error:
+        raise UserError(
+            f'{path}, line {reader.line_num + 1}: a field that begins with " must end in " before the next '
+            f"{DELIMITERS[delimiter]}; double the quotation marks within it"
+        ) from None
 
 
 def _has_text(values: list[Any]) -> bool:
@@ -202,11 +226,16 @@ def _is_number(value: str) -> bool:
 
 def _choose(is_text: Mapping[str, bool], column: str | None, path: Path) -> str:
     """Return the column that is named, or the one that has the text."""
-    if column is None:
-        texts = [name for name, text in is_text.items() if text]
-        usual = [name for name in USUAL if name in texts]
-        column = (usual or texts)[0] if usual or len(texts) == 1 else None
+    if not is_text:
+        raise UserError(f"{path} has no column in its first {_HEAD} rows")
     if column is not None and column in is_text:
         return column
-    names = ", ".join(is_text)
-    raise UserError(f"{path} has the columns {names}: choose the one that has the text with --text-column")
+    texts = [name for name, text in is_text.items() if text]
+    usual = [name for name in USUAL if name in texts]
+    if column is None and (usual or len(texts) == 1):
+        return (usual or texts)[0]
+    lacks = "" if column is None else f"has no column {column!r} in its first {_HEAD} rows; it "
+    raise UserError(
+        f"{path} {lacks}has the columns {', '.join(is_text)}: choose the one that has the text with "
+        "--text-column"
+    )

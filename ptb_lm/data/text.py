@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.text_file import Part, chunks, display_name
+from ptb_lm.data.text_file import Part, chunks, display_name, locate
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 
 Ids = NDArray[np.int32]
@@ -109,10 +109,8 @@ def _encode_chunks(part: Part, table: dict[str, int]) -> Ids:
             lines = enumerate(chunk.split("\n"), line)
             found = (n for n, text in lines if word in part.treatment.prefix_tokens(f"{text}\n"))
             number = next(found, line)  # a space before the rest of a line is in none of them
-            others = f" and its {len(part.shards)} other files" if part.shards else ""
-            where = f"{display_name(part.path)}{others}, line {part.line(number)}"
             raise UnknownWordError(
-                f"{where}: the word {word!r} is not in the vocabulary, which has no {UNK}"
+                f"{locate(part, number)}: the word {word!r} is not in the vocabulary, which has no {UNK}"
             ) from None
     if not pieces:
         raise UserError(f"{display_name(part.path)} is empty")

@@ -80,18 +80,36 @@ def count_lines(part: Part) -> int:
     return sum(chunk.count("\n") for _, chunk in chunks(part))
 
 
-def lines(path: Path, column: str | None = None) -> Iterator[str]:
+def locate(part: Part, number: int) -> str:
+    """Return where the line that is read as a number is, for people: its file, and the line or row there.
+
+    A table is read again for that, if it is a file.
+    """
+    number, is_table = part.line(number), tables.format_of(part.path) in tables.TABLES
+    if is_table and part.path.is_file():  # not a pipe
+        before = 0
+        for path in (part.path, *part.shards):
+            for row, text in _rows(path, part.column):
+                before += text.count("\n")
+                if before >= number:
+                    return f"{path}, {tables.place(path, row)}"
+    others = f" and its {len(part.shards)} other files" if part.shards else ""
+    return f"{display_name(part.path)}{others}, line {number}{' of its text' * is_table}"
+
+
+def lines(path: Path, column: str | None = None, *, nulls: Counter[Path] | None = None) -> Iterator[str]:
     """Yield the lines of a text without their ends; some are in memory at a time.
 
     Args:
         path: The file.
         column: The column, if it is a table; None: the one that has the text.
+        nulls: The count of a table's rows without a text by file, which reading adds to; None: not counted.
 
     Raises:
         UserError: The file is missing, empty, binary or not UTF-8, or there is no such column.
     """
     found = False
-    for line in _lines(_pieces(path, column)):
+    for line in _lines(_pieces(path, column, nulls)):
         found = True
         yield line
     if not found:
@@ -140,17 +158,23 @@ def display_name(path: Path) -> str:
     return "standard input" if path == STDIN else str(path)
 
 
-def _pieces(path: Path, column: str | None) -> Iterator[str]:
+def _pieces(path: Path, column: str | None, nulls: Counter[Path] | None = None) -> Iterator[str]:
     """Yield the text of a file in pieces; each line ends in a newline, the last one too."""
-    if tables.format_of(path) in tables.BINARY:
-        with _open(path) as file:
-            yield from tables.as_lines(path, tables.binary_values(path, file, column))
-    elif tables.format_of(path) in tables.TABLES:
-        yield from tables.as_lines(path, tables.line_values(path, _lines(_decode(path)), column))
+    if tables.format_of(path) in tables.TABLES:
+        yield from tables.as_pieces(_rows(path, column, nulls))
     elif column is not None:
         raise UserError(f"{display_name(path)} is plain text, which has no --text-column")
     else:
         yield from _refuse_json(_decode(path), path)
+
+
+def _rows(path: Path, column: str | None, nulls: Counter[Path] | None = None) -> Iterator[tuple[int, str]]:
+    """Yield the text of each row of a table after the row's number."""
+    if tables.format_of(path) in tables.BINARY:
+        with _open(path) as file:
+            yield from tables.texts(path, tables.binary_values(path, file, column), nulls)
+    else:
+        yield from tables.texts(path, tables.line_values(path, _lines(_decode(path)), column), nulls)
 
 
 def _refuse_json(pieces: Iterator[str], path: Path) -> Iterator[str]:

@@ -8,6 +8,8 @@ import json
 import lzma
 import os
 import sys
+import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +19,10 @@ import pytest
 from support import installed
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.data import corpus, splits, tables, text_file
+from ptb_lm.data import corpus, splits, tables, text, text_file
 from ptb_lm.data.preparation import Preparation
-from ptb_lm.data.text_file import Part
+from ptb_lm.data.text_file import LineBlocks, Part
+from ptb_lm.data.vocabulary import Vocabulary
 
 LINES = [" = Title = ", "", 'He said "no", twice; é 中文 \u2028 .', "the end", "7"]
 PACKED: dict[str, Callable[[bytes], bytes]] = {
@@ -70,6 +73,63 @@ def test_newlines_within_a_row_are_ends_of_lines(kind: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "id,text\n1,a\n\n2,\n3\n4,b\n"),
+        ("a.tsv", "id\ttext\n1\ta\n2\t\n3\n4\tb\n"),
+        ("a.jsonl", '{"text": "a"}\n{"text": ""}\n{"text": null}\n\n{"id": 4, "text": "b"}\n'),
+        ("a.jsonl", '{"text": "a"}\n{"text": ""}\n{"id": 3}\n{"text": "b"}\n'),
+    ],
+)
+def test_an_empty_text_is_an_empty_line_and_a_missing_one_is_none(
+    name: str, content: str, tmp_path: Path
+) -> None:
+    path, nulls = tmp_path / name, Counter[Path]()
+    path.write_text(content)
+    assert list(text_file.lines(path, nulls=nulls)) == ["a", "", "b"]
+    assert nulls == {path: 1}
+
+
+def test_a_tsv_of_one_column_may_have_commas(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("sentence, of a court\nthe judge, who sues\na; b\n")
+    assert list(text_file.lines(path)) == ["the judge, who sues", "a; b"]
+
+
+ERRORS = {
+    "header.csv": ("id,text\n1,a b\n2,a zzz\n", "line 3"),
+    "blank.csv": ("id,text\n\n1,a b\n\n2,a zzz\n3,b\n", "line 5"),
+    "several.csv": ('id,text\n1,"a\nb\n\na"\n2,a zzz\n', "line 6"),
+    "null.jsonl": ('{"text": null}\n\n{"text": ""}\n{"text": "a\\nb"}\n{"text": "a zzz"}\n', "line 5"),
+    "several.jsonl": ('{"text": "a\\na"}\n{"text": "b\\nzzz\\nb"}\n{"text": "a"}\n', "line 2"),
+    "null.parquet": (["a", None, "a\nb", "zzz", "b"], "row 4"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_names_the_line_or_row_of_a_table(name: str, tmp_path: Path) -> None:
+    """Read whole, from the last lines on, and after another file."""
+    (content, where), path, known = ERRORS[name], tmp_path / name, Vocabulary(["a", "b", "<eos>"])
+    path.write_bytes(content.encode() if isinstance(content, str) else table(path.suffix, {"text": content}))
+    other = tmp_path / f"other{path.suffix}"
+    other.write_bytes(table(path.suffix, {"text": ["a", "", "b\nb"]}))
+    last = LineBlocks(1, frozenset(range(1, 9)))
+    for part in (Part(path), Part(path, last), Part(other, shards=(path, other))):
+        with pytest.raises(UserError, match=f"^{path}, {where}: the word 'zzz' "):
+            text.encode(part, known)
+
+
+def test_an_error_in_a_pipe_counts_the_lines_of_its_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_text, args=("id,text\n1,a\n2,zzz\n",))
+    writer.start()
+    with pytest.raises(UserError, match=f"^{path}, line 2 of its text: the word 'zzz' "):
+        text.encode(Part(path), Vocabulary(["a", "<eos>"]))
+    writer.join()
+
+
+@pytest.mark.parametrize(
     ("row", "wanted", "expected"),
     [
         ({"id": "7", "body": "of body", "n": 1.5}, None, "of body"),
@@ -79,9 +139,14 @@ def test_newlines_within_a_row_are_ends_of_lines(kind: str, tmp_path: Path) -> N
         ({"abstract": None, "body": "b"}, None, "columns abstract, body: "),
         ({"title": "t", "body": "b"}, "title", "t"),
         ({"title": "t", "body": "b"}, None, "columns title, body: .*--text-column"),
-        ({"title": "t", "body": "b"}, "nothing", "columns title, body: .*--text-column"),
+        (
+            {"title": "t", "body": "b"},
+            "nothing",
+            "no column 'nothing' .* columns title, body: .*--text-column",
+        ),
         ({"id": 3}, None, "columns id: "),
-        ({"id": 3}, "id", "row 2: 3 is no text"),
+        ({"id": 3}, "id", "line 2: 3 is no text"),
+        ({}, None, "has no column in "),
     ],
 )
 def test_a_column_is_chosen_or_asked_for(
@@ -127,9 +192,13 @@ def test_a_parquet_column_of_other_text_is_found(tmp_path: Path) -> None:
     ("name", "content", "problem"),
     [
         ("a.jsonl", b'{"text": "a"}\n["a"]\n', "line 2: .*JSON object"),
-        ("a.csv", b'text,n\n"a" b,1\n', "after line 1: "),
+        ("a.csv", b'text,n\n"a" b,1\n', "line 2: .* before the next comma; double"),
+        ("a.csv", b'"text" n\na\n', "line 1: .* before the next comma"),
+        ("a.csv", b'id;text\n1;"a\nb"\n2;"c" d\n', "line 4: .* before the next semicolon"),
+        ("a.tsv", b'id\ttext\n1\ta, b, c\n2\t"judge" sues\n', "line 3: .* before the next tab; double"),
+        ("a.tsv", b'id\ttext\n1\ta\n2\t"the judge sues\n3\tb\n4\tc\n', "line 3: .* before the next tab"),
         ("a.csv", b"n,text\n1,a, b\n", "line 2: .*more fields"),
-        ("a.csv", b'text\na\n"open\n', "unexpected end of data"),
+        ("a.csv", b'text\na\n"open\n', "line 3: .* must end in "),
         ("a.parquet", b"no such thing", "is no parquet file"),
         ("a.arrow", b"no such thing", "is no arrow file"),
         ("a.txt.gz", gzip.compress(b"a b\n" * 99, mtime=0)[:-9], "is damaged"),
@@ -201,6 +270,8 @@ def test_a_format_of_the_extra_says_how_to_install_it(
         "train-00000-of-00001.parquet validation-00000-of-00001.parquet test-00000-of-00001.parquet",
         "train/data-00000-of-00001.arrow validation/data-00000-of-00001.arrow test/data-00000-of-00001.arrow",
         "train/0000.parquet valid/0000.parquet test/0000.parquet",
+        "train/a.csv valid/a.csv.gz test/b.csv",
+        "train/a.tsv dev/a.tsv test/a.tsv",
         "train-00000-of-00001-3e1.parquet val-00000-of-00001-d2.parquet test-00000-of-00001-a09b.parquet",
     ],
 )
@@ -214,6 +285,7 @@ def test_folders_of_many_names(names: str, tmp_path: Path) -> None:
         content = table(kind, {"text": [line]}) if kind in TABLES else f"{line}\n".encode()
         path.write_bytes(PACKED[packing](content))
         (path.parent / "cache-1f2e.arrow").write_bytes(b"computed from the split")
+        (path.parent / "state.json").write_text("about the split")
     for other in ("train.log", "dataset_dict.json", "training.txt", "README.md"):
         (tmp_path / other).write_text("x")
     loaded = corpus.load(tmp_path)
