@@ -3,6 +3,7 @@
 import argparse
 import io
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -77,7 +78,8 @@ def _score(arguments: argparse.Namespace) -> int:
     try:
         sentences = _print_scores(arguments, weights)
     except LineError as error:
-        raise UserError(f"{text_file.display_name(arguments.file)}, {error}") from None
+        text = text_file.Part(arguments.file, column=arguments.text_column)
+        raise UserError(f"{text_file.locate(text, error.number)}: {error.problem}") from None
     for sentence in sentences:
         streams.tell(f"{PROG}: {sentence}")
     return 0
@@ -90,13 +92,15 @@ def _print_scores(arguments: argparse.Namespace, weights: Mapping[str, float]) -
     from ptb_lm.inference.reader import CHUNK_SENTENCES
     from ptb_lm.inference.scoring import Unit, write_scores
 
-    model, lines = loading.load_from_flags(arguments), text_file.lines(arguments.file, arguments.text_column)
+    model, nulls = loading.load_from_flags(arguments), Counter[Path]()
+    lines = text_file.lines(arguments.file, arguments.text_column, nulls=nulls)
     unit: Unit = "bits" if arguments.bits else "nats"
     as_json = arguments.format == "jsonl"
     computed = f"computed by {model.choice.framework} {model.choice.model} in {model.choice.precision}"
     if arguments.n_best:
         hypotheses = n_best.rescore(model, lines, unit=unit, **weights)
-        return [n_best.write(sys.stdout, hypotheses, every=arguments.all, as_json=as_json), computed]
+        summary = n_best.write(sys.stdout, hypotheses, every=arguments.all, as_json=as_json)
+        return [summary, *_count_nulls(nulls), computed]
     is_typed = arguments.file == text_file.STDIN and sys.stdin is not None and sys.stdin.isatty()
     ahead = CHUNK_SENTENCES
     if arguments.line_buffered or is_typed:
@@ -104,14 +108,20 @@ def _print_scores(arguments: argparse.Namespace, weights: Mapping[str, float]) -
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)
     scores = model.score_each(lines, unit=unit, carry_state=arguments.carry_state, ahead=ahead)
-    summary = write_scores(sys.stdout, scores, unit=unit, per_word=arguments.per_word, as_json=as_json)
-    return [*summary, READ[arguments.carry_state], computed]
+    told = write_scores(sys.stdout, scores, unit=unit, per_word=arguments.per_word, as_json=as_json)
+    return [*told, *_count_nulls(nulls), READ[arguments.carry_state], computed]
+
+
+def _count_nulls(nulls: Counter[Path]) -> list[str]:
+    """Return a sentence about the rows of a table that have no text, if there are any."""
+    count = nulls.total()
+    return [f"{count:,} row{'s' * (count != 1)} without a text left out"] if count else []
 
 
 def _finite(value: str) -> float:
     number = cli.parse_finite(value)
     if number is None:
-        raise argparse.ArgumentTypeError(f"must be a number, not {value!r}")
+        raise argparse.ArgumentTypeError(f"must be a finite number, not {value!r}")
     return number
 
 

@@ -258,9 +258,9 @@ def test_unknown_words_of_an_n_best_list_are_told(
 @pytest.mark.parametrize(
     ("lines", "key"),
     [
-        ("a b", "line 2 is not ID"),
-        ("1 ||| a", "line 2 is not ID"),
-        ("", "line 2 is not ID"),
+        ("a b", "line 2: it is not ID"),
+        ("1 ||| a", "line 2: it is not ID"),
+        ("", "line 2: it is not ID"),
         ("1 ||| a ||| x", "line 2: the score 'x'"),
         ("1 ||| a ||| nan", "line 2: the score 'nan'"),
         ("1 ||| a ||| 1e400 |||", "line 2: the score ''"),
@@ -277,6 +277,19 @@ def test_lines_that_are_no_lists_are_refused(
 
 
 @pytest.mark.parametrize(
+    "weights", [["--lm-weight", "1e308"], ["--lm-weight", "1e308", "--score-weight", "-1e308"]], ids=str
+)
+@pytest.mark.parametrize("flags", [[], ["--all", "--format", "jsonl"]], ids=str)
+def test_a_total_that_is_no_number_is_refused(
+    flags: list[str], weights: list[str], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lists"
+    path.write_text(f"1 ||| a d zebra ||| -2.25\n{N_BEST}")
+    problem = runs.refusal(capsys, score, run, path, "--n-best", *flags, *weights)
+    assert problem.startswith(f"{path}, line 1: its total ")
+
+
+@pytest.mark.parametrize(
     ("flags", "problem"),
     [
         (["--lm-weight", "1"], "need --n-best"),
@@ -284,7 +297,7 @@ def test_lines_that_are_no_lists_are_refused(
         (["--n-best", "--per-word"], "--n-best cannot"),
         (["--n-best", "--carry-state"], "--n-best cannot"),
         (["--n-best", "--line-buffered"], "--n-best cannot"),
-        (["--n-best", "--lm-weight", "inf"], "argument --lm-weight: "),
+        (["--n-best", "--lm-weight", "inf"], "argument --lm-weight: must be a finite number"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(
@@ -311,6 +324,27 @@ def test_a_file_that_cannot_be_scored_is_refused(
     for given, problem in ((path, key), (tmp_path, "is a folder")):
         assert runs.run_command(score, run, given) == 2
         assert problem in runs.sentence(capsys.readouterr().err, score)
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "row", "place"),
+    [
+        ("a.csv", "id,text\n0,a\n\n1\n", "2,{}\n", "line 5"),
+        ("a.jsonl", '{"text": "a"}\n{"text": null}\n', '{{"text": "{}"}}\n', "line 3"),
+    ],
+)
+def test_a_table_is_scored_row_by_row(
+    name: str, head: str, row: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows without a text are counted; an error names the line of the table."""
+    run, path = runs.write_run(tmp_path / "run", ("a", "<eos>")), tmp_path / name
+    path.write_text(head + row.format("a a"))
+    assert runs.run_command(score, run, path) == 0
+    out, err = capsys.readouterr()
+    assert [line.split("\t")[3] for line in out.splitlines()[1:]] == ["a", "a a"]
+    assert f"{score.PROG}: 1 row without a text left out\n" in err
+    path.write_text(head + row.format("a zebra"))
+    assert runs.refusal(capsys, score, run, path).startswith(f"{path}, {place}: the word 'zebra' ")
 
 
 def test_a_byte_order_mark_and_the_last_line_s_end_do_not_count(

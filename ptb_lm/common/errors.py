@@ -15,7 +15,19 @@ class UserError(Exception):
 
 
 class LineError(UserError):
-    """A line of a text is refused: "line N: ..."; a command puts the name of the text before that."""
+    """A line of a text is refused: "line N: ..."; a command says in which file, and where in a table.
+
+    Args:
+        number: The number of the line, from 1.
+        problem: What is wrong with it.
+    """
+
+    def __init__(self, number: int, problem: str) -> None:
+        super().__init__(number, problem)  # all that it is made of: it may go to another process
+        self.number, self.problem = number, problem
+
+    def __str__(self) -> str:
+        return f"line {self.number}: {self.problem}"
 
 
 class OutOfMemoryError(UserError):

@@ -129,7 +129,7 @@ def encode_lines(
         try:
             yield encode(line, vocabulary, treatment=treatment)
         except UserError as error:
-            raise LineError(f"line {number}: {error}") from None
+            raise LineError(number, str(error)) from None
 
 
 def split_sentences(text: str | Iterable[str]) -> Iterable[str]:

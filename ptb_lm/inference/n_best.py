@@ -6,6 +6,7 @@ features of other models, and are left out. Lines of one list follow each other.
 
 import itertools
 import json
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TextIO
@@ -52,8 +53,8 @@ def rescore(
         word_bonus: A number that is added for each word.
 
     Raises:
-        LineError: A line is not a hypothesis, is of a list that ended before, or has a word that the
-            vocabulary, without an `<unk>`, lacks.
+        LineError: A line is not a hypothesis, is of a list that ended before, has a word that the vocabulary,
+            without an `<unk>`, lacks, or has a total that is not finite.
     """
     pending = deque[tuple[str, str, float]]()  # read, and not yet scored
 
@@ -62,17 +63,19 @@ def rescore(
         for number, line in enumerate(lines, 1):
             name, text, score = _parse(line, number)
             if name in seen and name != last:  # there would be two best hypotheses of it
-                raise LineError(f"line {number}: the lines of list {name!r} do not follow each other")
+                raise LineError(number, f"the lines of list {name!r} do not follow each other")
             seen.add(name)
             last = name
             pending.append((name, text, score))
             yield text
 
-    for sentence in model.score_each(texts(), unit=unit):
+    for number, sentence in enumerate(model.score_each(texts(), unit=unit), 1):
         name, text, score = pending.popleft()
         tokens = len(sentence.words)
         total = score_weight * score + lm_weight * sentence.total
         total += word_bonus * (tokens - 1)
+        if not math.isfinite(total):
+            raise LineError(number, "its total is beyond the largest float; choose smaller weights")
         yield Hypothesis(name, text, score, sentence.total, total, tokens, sentence.unknown)
 
 
@@ -120,8 +123,8 @@ def _parse(line: str, number: int) -> tuple[str, str, float]:
     """Return (id, hypothesis, score) of a line."""
     name, *fields = (field.strip() for field in line.split(SEPARATOR))
     if len(fields) < 2:
-        raise LineError(f"line {number} is not ID {SEPARATOR} HYPOTHESIS {SEPARATOR} SCORE")
+        raise LineError(number, f"it is not ID {SEPARATOR} HYPOTHESIS {SEPARATOR} SCORE")
     score = cli.parse_finite(fields[-1])
     if score is None:
-        raise LineError(f"line {number}: the score {fields[-1]!r} is not a finite number")
+        raise LineError(number, f"the score {fields[-1]!r} is not a finite number")
     return name, fields[0], score
