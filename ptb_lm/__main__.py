@@ -59,7 +59,8 @@ def _answer(given: list[str]) -> int:
 def _listing() -> str:
     rows = [f"  {name:<12}{text}" for name, text in {**COMMANDS, **OPTIONS}.items()]
     rows.insert(len(COMMANDS), "")
-    usage = f"usage: {PROG} COMMAND [FLAG ...]    also: python -m ptb_lm.COMMAND [FLAG ...]"
+    modules = "python -m ptb_lm.COMMAND (import: import_run)"
+    usage = f"usage: {PROG} COMMAND [FLAG ...]    also: {modules}"
     return "\n".join([usage, "", *rows])
 
 

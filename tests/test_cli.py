@@ -261,6 +261,7 @@ def test_every_command_is_listed(given: list[str], capsys: pytest.CaptureFixture
     printed = capsys.readouterr().out
     for name, text in commands.COMMANDS.items():
         assert f"\n  {name:<12}{text}\n" in printed
+        assert program.module_name(name) == name or f"({name}: {program.module_name(name)})" in printed
 
 
 def test_the_page_on_commands_names_each() -> None:

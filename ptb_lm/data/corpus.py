@@ -52,7 +52,7 @@ class Corpus:
     """The three splits of a corpus, encoded.
 
     Attributes:
-        vocabulary: The words of the training split.
+        vocabulary: The words: those of the training split, unless others were given.
         splits: "train", "valid", "test" -> ids [length].
         bounds: Split -> the best perplexity that any model can reach, where it is known.
         unknown_counts: Split -> number of unknown words, but for the split that the vocabulary was made of.
