@@ -77,9 +77,14 @@ def tell_resumed(progress: Progress, before: Config, config: Config, plan: Windo
     if progress.epoch == config.epochs:
         cli.remark(f"all {config.epochs} epochs are done; only the test is left")
     else:
-        cli.remark(f"continues in epoch {progress.epoch + 1}, step {progress.step + 1}")
-        if config.schedule != "exponential" and config.epochs != before.epochs:
-            rate = config.learning_rate_at(progress.epoch, progress.step, plan.steps(progress.epoch))
+        epoch, step = progress.epoch, progress.step  # of the next step that is trained
+        if step < plan.steps(epoch):
+            cli.remark(f"continues in epoch {epoch + 1}, step {step + 1}")
+        else:
+            cli.remark(f"continues with the validation of epoch {epoch + 1}")
+            epoch, step = epoch + 1, 0
+        if config.schedule != "exponential" and config.epochs != before.epochs and epoch < config.epochs:
+            rate = config.learning_rate_at(epoch, step, plan.steps(epoch))
             cli.remark(
                 f"--schedule {config.schedule} ends with the last epoch: {config.epochs} epochs in place of "
                 f"{before.epochs} change the learning rate, which is {rate:.3g} now"

@@ -17,8 +17,10 @@ import runs
 
 from ptb_lm import train
 from ptb_lm.common import cli, streams
+from ptb_lm.data import corpus
 from ptb_lm.model.presets import SMALL
 from ptb_lm.training import display, metrics, trainer
+from ptb_lm.training.window_plan import WindowPlan
 
 pyte = pytest.importorskip("pyte")  # a terminal in Python
 
@@ -43,6 +45,36 @@ LINE = f"{FACTS}{STEP}".replace("BAR", "  ").replace("SPACE", "  ")
 def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at the device after every step."""
     monkeypatch.setattr(trainer, "READ_SECONDS", 0.0)
+
+
+# A resumed run.
+
+
+@pytest.mark.parametrize("schedule", ["exponential", "one-cycle", "cosine"])
+@pytest.mark.parametrize("epochs", [2, 3, 4])
+@pytest.mark.parametrize("steps_left", [0, 1])
+def test_a_resumed_run_tells_what_is_next_and_its_rate(
+    steps_left: int, epochs: int, schedule: str, small_corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It stopped in the second of three epochs, whose last step may be done."""
+    before = SMALL.replace(batch_size=4, num_steps=5, epochs=3, schedule=schedule)
+    config, plan = before.replace(epochs=epochs), WindowPlan(corpus.load(small_corpus), before, seed=1)
+    steps = plan.steps(1)
+    progress = metrics.Progress(commands=[""], environments=[{}, {}])
+    progress.epoch, progress.step = 1, steps - steps_left
+    display.tell_resumed(progress, before, config, plan)
+    place, *rate = capsys.readouterr().out.splitlines()
+    last_step = f"continues in epoch 2, step {steps}"
+    assert place == (last_step if steps_left else "continues with the validation of epoch 2")
+    if schedule == "exponential" or epochs == 3 or (epochs, steps_left) == (2, 0):
+        assert not rate, "no step that is left has another one"
+    else:
+        expected = (
+            config.learning_rate_at(1, steps - 1, steps)
+            if steps_left
+            else config.learning_rate_at(2, 0, steps)
+        )
+        assert " ".join(rate).endswith(f"which is {expected:.3g} now")
 
 
 # The terminal.
