@@ -120,7 +120,8 @@ class Hyperparameter:
             names = f"one of {', '.join(self.choices)}" if self.choices else KINDS[self.kind]
             return f"must be {names}, not {value!r}"
         if self.kind in LARGEST and value > LARGEST[self.kind]:
-            return f"must be at most {LARGEST[self.kind]}"  # and the value is long
+            most = LARGEST[self.kind] if self.maximum is None else self.maximum
+            return f"must be at most {most}"  # and the value is long
         if (
             (self.minimum is not None and value < self.minimum)
             or (self.above is not None and value <= self.above)

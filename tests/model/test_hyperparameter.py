@@ -44,6 +44,7 @@ def test_a_line_tells_everything() -> None:
         (COLOUR, 3, "--colour .*red, blue"),
         (LABEL, None, "--label .*text"),
         (SHARE, 1.5, "--share .*most 1"),
+        (SHARE, 1e39, "--share .*most 1$"),  # and beyond 32 bits
         (SHARE, -1, "--share .*least 0"),
         (SIDES, 4, "--sides .*list"),
         (SIDES, [4, 4], "--sides .*list"),
