@@ -16,6 +16,7 @@ import pytest
 import runs
 
 from ptb_lm import train
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import load_named
 from ptb_lm.model import frameworks, rules
 from ptb_lm.model.cells import CELLS
@@ -88,6 +89,7 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
         (["--average-epochs", "-1"], "--average-epochs: "),
         (["--keep-prob", "nan"], "finite number, not nan"),
         (["--learning-rate", "inf"], "finite number, not inf"),
+        (["--learning-rate", "-inf"], "finite number, not -inf"),
         (["--learning-rate", "0"], "--learning-rate: "),
         (["--max-grad-norm", "1e99"], "at most 3.4e+38"),
         (["--init-scale", "1e39"], "at most 3.4e+38"),
@@ -105,6 +107,17 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
             "--lr-decay would change nothing with --schedule cosine",
         ),
         (["--config", "awd", "--keep-prob", "0.5"], "--keep-prob would change nothing"),
+        (
+            ["--num-layers", "1", "--between-keep-prob", "0.5"],
+            "--between-keep-prob would change nothing with --num-layers 1",
+        ),
+        (
+            [
+                *("--num-layers", "1", "--keep-prob", "0.5"),
+                *("--input-keep-prob", "0.6", "--output-keep-prob", "0.6"),
+            ],
+            "--keep-prob would change nothing with --input-keep-prob, --output-keep-prob",
+        ),
         (["--vary-num-steps", "--num-steps", "9"], "--num-steps at least 10, not 9"),
         (["--optimizer", "adam"], "--optimizer adam needs a --learning-rate"),
         (["--average-epochs", "1", "--average-after-stall", "3"], "a run has one"),
@@ -469,6 +482,8 @@ def put_weights_of_the_demo(run: Path) -> None:
         (leave_alone, ["--model", "basic"], "--init-from"),
         (leave_alone, ["--precision", "fp64"], "--init-from"),
         (leave_alone, ["--framework", "tensorflow"], "--framework tensorflow"),
+        (leave_alone, ["--mogrifier-rounds", "5"], "--mogrifier-rounds would change nothing"),
+        (leave_alone, ["--embedding-size", "7"], "--embedding-size 7"),
         (leave_alone, ["--epochs", "1"], "already done 2 epochs"),
         (leave_alone, ["--overwrite"], "--run-dir"),
         (leave_alone, ["--run-dir", "/new"], "--run-dir: not allowed with argument --resume"),
@@ -509,6 +524,30 @@ def test_resuming_is_refused(
 ) -> None:
     change(run)
     assert key in refused_resume(*flags)
+
+
+@pytest.mark.parametrize(
+    ("flags_of_run", "flags", "key"),
+    [
+        (
+            ["--schedule", "one-cycle"],
+            ["--lr-decay", "0.9"],
+            "--lr-decay would change nothing with --schedule one",
+        ),
+        (
+            ["--config", "modern"],
+            ["--keep-prob", "0.5"],
+            "--keep-prob would change nothing with --input-keep",
+        ),
+        (["--num-layers", "1"], ["--between-keep-prob", "0.5"], "--between-keep-prob would change nothing"),
+    ],
+)
+def test_resuming_refuses_what_would_change_nothing(
+    flags_of_run: list[str], flags: list[str], key: str
+) -> None:
+    config = run_flags.new_config(train.parse_flags(flags_of_run))
+    with pytest.raises(UserError, match=f"^{key}"):
+        run_flags.resumed_config(config, train.parse_flags(flags))
 
 
 def test_a_change_is_refused_with_what_may_change(refused_resume: Callable[..., str]) -> None:

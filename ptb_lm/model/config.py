@@ -205,8 +205,12 @@ class Config:
 
     @property
     def given_sizes(self) -> dict[str, Any]:
-        """The values of --hidden-size and --layer-sizes that describe these layers, by field."""
-        return {"hidden_size": self.layer_sizes or self.hidden_size, "layer_sizes": self.hidden_sizes}
+        """The values of the flags of widths that describe these layers and their embedding, by field."""
+        return {
+            "hidden_size": self.layer_sizes or self.hidden_size,
+            "layer_sizes": self.hidden_sizes,
+            "embedding_size": self.embedding_width,
+        }
 
     @property
     def unit_keep_probs(self) -> tuple[float, ...]:

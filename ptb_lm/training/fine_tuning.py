@@ -19,7 +19,7 @@ from ptb_lm.model.hyperparameter import format_value
 from ptb_lm.training import run_data, run_folders, tensors
 from ptb_lm.training.run_config import InitFrom, RunConfig
 from ptb_lm.training.run_directory import RunDirectory
-from ptb_lm.training.run_flags import INIT_FROM_RATE, with_given
+from ptb_lm.training.run_flags import INIT_FROM_RATE, contradictions, with_given
 
 HELD_OUT = ("valid_fraction", "test_fraction")
 SIZES = (
@@ -68,18 +68,11 @@ class Start:
             UserError: A flag contradicts this run, or no flag names a text and that of this run is not there.
         """
         before = self.run.hyperparameters
-        run_settings = {
-            "config": self.run.config,
-            "recipe": self.run.recipe,
-            **{name: getattr(before, name) for name in SIZES},
-            **before.given_sizes,
-        }
-        for name in (name for name in run_settings if name in given):
-            same = name == "embedding_size" and given[name] == before.embedding_width
-            if not same and given[name] != run_settings[name]:
+        for name, value in contradictions(self.run, given).items():
+            if name in ("config", "recipe", *SIZES):
                 raise UserError(
                     f"{flag_list([name])} {format_value(given[name])} contradicts the run "
-                    f"{self.directory.path}, which has {format_value(run_settings[name])}"
+                    f"{self.directory.path}, which has {format_value(value)}"
                 )
         choices = {"framework": self.run.choice.framework}
         choices |= {name: given[name] for name in CHOICE_NAMES if name in given}

@@ -31,7 +31,8 @@ from ptb_lm.training.run_config import PLACES, RESUMABLE, RESUMABLE_HYPERPARAMET
 CHANGEABLE = (*PLACES, "devices", *RESUMABLE_HYPERPARAMETERS)  # flags that --resume allows to differ
 NEW_RUN_FLAGS = ("overwrite", "init_from", "extend_vocabulary")  # flags that --resume refuses
 AVERAGES = ("average_epochs", "average_after_stall")  # of which a run has one
-PLACES_OF_DROPOUT = ("input_keep_prob", "between_keep_prob", "output_keep_prob")
+BETWEEN = "between_keep_prob"  # a place that a single layer has not
+PLACES_OF_DROPOUT = ("input_keep_prob", BETWEEN, "output_keep_prob")
 # Hyper-parameter -> the value with which others have an effect, and these.
 EFFECTIVE_WITH = {
     "cell": ("mogrifier_lstm", ("mogrifier_rounds", "mogrifier_rank")),
@@ -86,20 +87,32 @@ def with_given(config: Config, given: Mapping[str, Any]) -> Config:
             f"--optimizer {changed.optimizer} needs a --learning-rate: {config.learning_rate:g} is that of "
             f"{config.optimizer}"
         )
-    if "keep_prob" in given and all(getattr(changed, name) for name in PLACES_OF_DROPOUT):
-        raise UserError(f"--keep-prob would change nothing with {flag_list(PLACES_OF_DROPOUT)}")
-    for field, (value, flags) in EFFECTIVE_WITH.items():
-        idle = [name for name in flags if name in given]
-        if idle and getattr(changed, field) != value:
-            raise UserError(
-                f"{flag_list(idle)} would change nothing with {flag_name(field)} {getattr(changed, field)}"
-            )
+    _check_effects(changed, given)
     if changed.vary_num_steps and changed.num_steps < 2 * SHORTEST_WINDOW:
         raise UserError(
             f"--vary-num-steps draws lengths of at least {SHORTEST_WINDOW}, around --num-steps and "
             f"around half of it: give --num-steps at least {2 * SHORTEST_WINDOW}, not {changed.num_steps}"
         )
     return changed
+
+
+def _check_effects(config: Config, given: Mapping[str, Any]) -> None:
+    """Check that each given hyper-parameter has an effect in a configuration.
+
+    Raises:
+        UserError: One has none.
+    """
+    places = [name for name in PLACES_OF_DROPOUT if config.num_layers > 1 or name != BETWEEN]
+    if "keep_prob" in given and all(getattr(config, name) for name in places):
+        raise UserError(f"--keep-prob would change nothing with {flag_list(places)}")
+    if BETWEEN in given and BETWEEN not in places:
+        raise UserError(f"{flag_name(BETWEEN)} would change nothing with --num-layers 1")
+    for field, (value, flags) in EFFECTIVE_WITH.items():
+        idle = [name for name in flags if name in given]
+        if idle and getattr(config, field) != value:
+            raise UserError(
+                f"{flag_list(idle)} would change nothing with {flag_name(field)} {getattr(config, field)}"
+            )
 
 
 def with_fastest(
@@ -129,7 +142,6 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
             "an imported run has no state of a training that could be resumed; --init-from starts a new run "
             "from its weights"
         )
-    before = {**run.settings, **run.hyperparameters.given_sizes}
     if "init_from" in given:
         raise UserError("--init-from starts a new run and cannot be combined with --resume")
     preparation = {
@@ -141,23 +153,36 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
             raise UserError(
                 f"{flag_name(name)} would change the text of the run; a resumed run cannot do that"
             )
-    for name in given:
-        if name in before and name not in RESUMABLE and given[name] != before[name]:
+    for name, value in contradictions(run, given).items():
+        if name not in RESUMABLE:
             raise UserError(
                 f"{flag_name(name)} {format_value(given[name])} differs from the run's "
-                f"{format_value(before[name])}; a resumed run can change "
+                f"{format_value(value)}; a resumed run can change "
                 f"{', '.join(map(flag_name, CHANGEABLE))} and nothing else"
                 + ("; --init-from starts a new run from its weights" if name in CHOICE_NAMES else "")
             )
+    hyperparameters = run.hyperparameters.replace(
+        **{name: given[name] for name in RESUMABLE_HYPERPARAMETERS if name in given}
+    )
+    _check_effects(hyperparameters, given)
     return dataclasses.replace(
         run,
         data=given.get("data", run.data),
         source=None if "data" in given else run.source,
         choice=dataclasses.replace(run.choice, device=given.get("device", run.choice.device)),
-        hyperparameters=run.hyperparameters.replace(
-            **{name: given[name] for name in RESUMABLE_HYPERPARAMETERS if name in given}
-        ),
+        hyperparameters=hyperparameters,
     )
+
+
+def contradictions(run: RunConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the run's values of the given flags that say something else, by name.
+
+    Where several values describe the same layers, or the same embedding, each may be given.
+    """
+    values = {**run.settings, **run.hyperparameters.given_sizes}
+    if given.get("embedding_size") == 0:
+        given = {**given, "embedding_size": run.hyperparameters.hidden_sizes[-1]}  # what 0 stands for
+    return {name: values[name] for name in given if name in values and given[name] != values[name]}
 
 
 def with_global_batch(given: dict[str, Any], devices: int) -> dict[str, Any]:

@@ -174,6 +174,19 @@ def test_a_plain_run_may_be_told_the_width_of_each_layer(plain_run: Path) -> Non
         run_flags.resumed_config(config, given("--layer-sizes", "6", "5"))
 
 
+def test_a_run_may_be_told_the_width_of_its_embedding() -> None:
+    """By its number, or by the 0 that stands for the top layer's."""
+    for flags in ((), ("--embedding-size", "650"), ("--embedding-size", "0")):
+        config = run_flags.new_config(given("--config", "modern", *flags))
+        for width in ("650", "0"):
+            assert run_flags.resumed_config(config, given("--embedding-size", width)) == config
+        with pytest.raises(UserError, match=r"--embedding-size 600 differs from the run's 650;"):
+            run_flags.resumed_config(config, given("--embedding-size", "600"))
+    wider = run_flags.new_config(given("--embedding-size", "300"))
+    with pytest.raises(UserError, match=r"--embedding-size 0 differs from the run's 300;"):
+        run_flags.resumed_config(wider, given("--embedding-size", "0"))
+
+
 @pytest.mark.slow
 def test_another_run_starts_from_its_weights(
     run: Path,
