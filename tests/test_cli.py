@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import math
 import os
 import re
 import subprocess
@@ -95,6 +96,7 @@ def test_a_bug_of_ours_keeps_its_traceback() -> None:
         (["--lr-decai=1"], "unknown flag --lr-decai; did you mean --lr-decay?"),
         (["more", "--lr_decay", "1"], "unknown flag --lr_decay; did you mean --lr-decay?"),
         (["-l", "1"], "unknown flag -l"),
+        (["-info"], "unknown flag -info"),
         (["-="], "unknown flag -"),
         (["-1"], "unrecognized arguments: -1"),
     ],
@@ -180,8 +182,9 @@ def test_a_value_may_look_like_a_flag() -> None:
         "bias": -1.5,
     }
     assert built.parse_args(["--", "--bias"]).prompt == "--bias"
-    for value in ("-5e-05", "-1E+3", "-.5e3", "-2.", "-7"):
+    for value in ("-5e-05", "-1E+3", "-.5e3", "-2.", "-7", "-inf", "-Infinity"):
         assert built.parse_args(["a", "--bias", value]).bias == float(value)
+    assert math.isnan(built.parse_args(["a", "--bias", "-nan"]).bias)
 
 
 def numbers() -> cli.Parser:

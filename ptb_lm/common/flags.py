@@ -14,7 +14,8 @@ from ptb_lm.common import streams
 HELP_COLUMN = 30  # the column of the help texts; a longer flag has its own line
 _HELP = {"-h", "--help"}
 _WHOLE_WORDS: Any = {"break_on_hyphens": False, "break_long_words": False}  # as the names of flags are
-NEGATIVE_NUMBER = re.compile(r"-\.?\d")  # how one begins, which is a value and no flag
+# How one begins, or all of it: it is a value and no flag.
+NEGATIVE_NUMBER = re.compile(r"-(\.?\d|(inf|infinity|nan)\Z)", re.IGNORECASE)
 
 # Flags of pytorch/examples' word_language_model, awd-lstm-lm and TensorFlow's tutorial -> ours of train.
 # docs/configurations.md has the same list.
