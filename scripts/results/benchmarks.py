@@ -23,7 +23,6 @@ from results import store
 from results.expand import expand_entries
 from results.markdown import interval, ratio
 
-QUOTED_PROCESSES = 5  # processes of a variant in a suite that pages quote
 ALL_TITLES = (
     *("benchmark", "commit", "processor or GPU", "day", "processes of a variant:"),
     *("A/A intervals that contain 1:", "resolution:"),
@@ -194,15 +193,12 @@ def all_of_them(results: Path) -> str:
 
 
 def _tests(summary: Summary) -> list[LogMean]:
-    """Return the A/A tests whose interval is of processes; of many processes, a test of each five."""
+    """Return the A/A tests whose interval is of processes; of the study coverage, each of its own tests."""
     found: list[LogMean] = []
     for group in summary.groups:
-        repetitions = [value for _, value in group.repetitions]
-        for each in repetitions:
-            parts = each.units // QUOTED_PROCESSES
-            whole = each.unit == "process" and each.units % QUOTED_PROCESSES == 0
-            many = parts > 1 and whole and len(repetitions) == 1
-            found += coverage.repetition_ratios(group, parts) if many else [each]
+        for _, each in group.repetitions:
+            parts = each.units // coverage.PROCESSES if group.suite == coverage.SUITE else 1
+            found += coverage.repetition_ratios(group, parts) if parts > 1 else [each]
     return [each for each in found if each.interval and each.unit == "process"]
 
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import bench_rows
 import pytest
 import runs
 from support import ROOT
@@ -15,6 +16,7 @@ from benchmarks.studies import __main__ as studies
 from ptb_lm import __main__ as commands
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import row_archive, rows
+from ptb_lm.bench.summary import summarise
 from ptb_lm.common import files
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.presets import RECIPES
@@ -232,6 +234,16 @@ def test_a_part_of_a_page_is_replaced_and_no_other(tmp_path: Path) -> None:
         page.write_text(whole.replace(mark, ""))
         with pytest.raises(UserError, match="two"):
             markdown.write_part(page, "two", "")
+
+
+@pytest.mark.parametrize(("suite", "units"), [("coverage", [5, 5]), ("quick", [10]), ("peak", [10])])
+def test_only_the_study_of_coverage_has_several_tests_of_a_program(
+    suite: str, units: list[int], tmp_path: Path
+) -> None:
+    """However many processes another suite was planned with."""
+    rows = bench_rows.rounds({"torch/basic": 1.0, "torch/basic#again": 1.0}, count=10, suite=suite)
+    tests = benchmarks._tests(summarise(bench_rows.write(tmp_path, rows)))
+    assert [each.units for each in tests] == units
 
 
 def test_the_newest_of_several_benchmarks_is_quoted() -> None:

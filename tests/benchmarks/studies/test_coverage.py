@@ -34,6 +34,20 @@ def test_each_repetition_is_what_its_rounds_alone_would_be(tmp_path: Path) -> No
         assert ratio.interval == pytest.approx((math.exp(low), math.exp(high)))
 
 
+def test_a_run_that_was_stopped_within_a_round_and_went_on_has_the_same_repetitions(tmp_path: Path) -> None:
+    """The baseline's block before the stop has no partner: its round is measured again."""
+    rows = [
+        {**row, "session": "1" if row["round"] < 7 else "2"} for row in bench_rows.rounds(TWICE, count=20)
+    ]
+    lost = next(row for row in rows if (row["round"], row["variant"]) == (7, "torch/basic"))
+    stopped = [*rows, {**lost, "session": "1", "process": 1000, "seconds": 2 * lost["seconds"]}]
+    whole, again = (
+        coverage.repetition_ratios(summarise(bench_rows.write(tmp_path / name, each)).groups[0], 4)
+        for name, each in (("whole", rows), ("stopped", stopped))
+    )
+    assert again == whole
+
+
 def test_of_what_is_right_nineteen_of_twenty_hold_and_of_what_is_wrong_few(tmp_path: Path) -> None:
     right = sum(ratio.differs is False for ratio in repeated(tmp_path / "right", 400, count=2000))
     assert stats.binomtest(right, 400, 0.95).pvalue > 0.01
