@@ -1,6 +1,9 @@
 """What a worker makes of its order, and what it tells of the device's memory: each pass's own peak."""
 
+import contextlib
 import dataclasses
+import io
+import json
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -173,6 +176,68 @@ def test_a_later_process_is_compared_only_if_its_first_losses_differ(
     wrong.steps.model = mutants.GatesSwapped(wrong.steps.model, wrong.steps.export_weights())
     with pytest.raises(check.WrongError, match="off by"):
         wrong.confirm(told["first_losses"])
+
+
+def _renamed(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name.replace("lstm.0.bias", "lstm.0.biases"): array for name, array in weights.items()}
+
+
+def _transposed(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: array.T if name == "embedding" else array for name, array in weights.items()}
+
+
+@pytest.mark.parametrize(
+    ("exported", "told"),
+    [
+        (_renamed, "it exports no tensor lstm.0.bias"),
+        (_transposed, "its embedding has the shape (16, 50), the workload's (50, 16)"),
+        (lambda weights: {**weights, "more": np.zeros(3)}, "it exports more, and the workload has no such"),
+    ],
+)
+def test_what_exports_other_tensors_is_wrong_by_name(
+    exported: Any, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = LanguageTask(
+        config=PRESETS["small"].replace(batch_size=2, hidden_size=16, num_layers=1), vocabulary_size=50
+    )
+    suite: Any = SimpleNamespace(workloads=[dataclasses.replace(*SUITES["quick"].workloads, task=task)])
+    monkeypatch.setattr(worker, "SUITES", {"quick": suite})
+    built = Candidate(Options(suite="quick", device="cpu"), "small", "torch/block")
+    right = built.steps.model.export_weights
+    monkeypatch.setattr(built.steps.model, "export_weights", lambda: exported(right()))
+    monkeypatch.setattr(built.steps, "export_weights", built.steps.model.export_weights)
+    with pytest.raises(check.WrongError) as error:
+        built.check()
+    assert str(error.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("answer", "written"),
+    [
+        ({"loss": np.float32(1.5), "steps": np.int64(3)}, {"loss": 1.5, "steps": 3}),
+        (
+            {"environment": {"x": float("nan")}},
+            {"status": "failed", "reason": "ValueError: Out of range float values are not JSON compliant"},
+        ),
+        (
+            {"loss": np.float32("inf")},
+            {"status": "failed", "reason": "ValueError: Out of range float values are not JSON compliant"},
+        ),
+    ],
+)
+def test_numpy_s_numbers_are_answered_and_what_no_row_holds_is_a_failure(
+    answer: dict[str, Any], written: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of this variant alone: the benchmark itself would end when it wrote the row."""
+    stream = io.StringIO()
+    monkeypatch.setattr(worker, "separate_answers", lambda: contextlib.nullcontext(stream))
+    monkeypatch.setattr(worker, "_answers", lambda questions: iter([answer]))
+    assert worker.main() == 0
+    (line,) = stream.getvalue().splitlines()
+    found = json.loads(line)
+    if "reason" in found:
+        found["reason"] = found["reason"].split(": nan")[0].split(": inf")[0]  # Python 3.12 and later say it
+    assert found == written
 
 
 def _without_top_dropout(self: PlainModel, x_TB: Tensor, state: Any) -> tuple[Tensor, Any]:

@@ -17,7 +17,6 @@ import contextlib
 import gc
 import importlib
 import json
-import math
 import os
 import re
 import resource
@@ -27,6 +26,8 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
+
+import numpy as np
 
 from ptb_lm.bench import check, variants
 from ptb_lm.bench.check import expected
@@ -122,13 +123,10 @@ class Candidate:
             WrongError: It computes something else than the reference.
         """
         start, earlier = time.perf_counter(), self._checked
+        self._check_shapes()
         self._checked = checked = check.check(
             self.task, self._build, model=self.steps.model, earlier=earlier, **self._how
         )
-        parameters = sum(weights.size for weights in self.steps.export_weights().values())
-        expected_parameters = sum(math.prod(shape) for shape in self.task.shapes.values())
-        if parameters != expected_parameters:
-            raise check.WrongError(f"it has {parameters:,} parameters, the workload {expected_parameters:,}")
         self._begin_anew()
         if earlier:
             return {}
@@ -140,6 +138,22 @@ class Candidate:
             "check_seconds": time.perf_counter() - start,
             "first_step_seconds": checked.first_step_seconds,
         }
+
+    def _check_shapes(self) -> None:
+        """Check that its tensors are the workload's.
+
+        Raises:
+            WrongError: One is missing, too many, or of another shape; the message names the first.
+        """
+        wanted = self.task.shapes
+        found = {name: np.shape(array) for name, array in self.steps.export_weights().items()}
+        for name in {**wanted, **found}:
+            if name not in found:
+                raise check.WrongError(f"it exports no tensor {name}")
+            if name not in wanted:
+                raise check.WrongError(f"it exports {name}, and the workload has no such tensor")
+            if found[name] != wanted[name]:
+                raise check.WrongError(f"its {name} has the shape {found[name]}, the workload's {wanted[name]}")
 
     def _begin_anew(self) -> None:
         """Go back to a training run's initial weights, without the comparison's memory and peaks."""
@@ -245,7 +259,12 @@ def _import_function(module: str, function: str) -> dict[str, str]:
 
 
 def _write(answers: TextIO, answer: Mapping[str, Any]) -> None:
-    answers.write(json.dumps(answer) + "\n")
+    """Write an answer; it may hold NumPy's numbers.
+
+    Raises:
+        ValueError: A number is not finite: no row could hold it.
+    """
+    answers.write(json.dumps(answer, allow_nan=False, default=float) + "\n")
     answers.flush()
 
 
