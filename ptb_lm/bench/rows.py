@@ -49,6 +49,14 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_step: roofline.Traffic | None = None  # None where no roofline is declared
 
 
+class _Facts(msgspec.Struct):
+    """What is read of facts that rows hold with any keys."""
+
+    cpu_quota: Quantity | None = None
+    processes: PositiveCount = 1
+    dropout: str = ""
+
+
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """A line of rows.jsonl: a timed block of steps, or why there is none."""
 
@@ -208,6 +216,8 @@ def _to_row(values: Any, source: str) -> Row:
         values = {**values, **{key: json_fields.without_nulls(part) for key, part in parts.items()}}
     try:
         row = json_fields.convert(values, Row)
+        for facts in (row.environment, row.check):
+            json_fields.convert(facts, _Facts)
         if row.is_measured:
             for key in BLOCK_KEYS:
                 if values.get(key) is None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ptb_lm.bench import rows, variants
+from ptb_lm.bench import row_archive, rows, variants
 from ptb_lm.bench.results import Group, Result, Summary, distinct, pair
 from ptb_lm.bench.rows import MEASURED, SECOND_MODEL, WRONG, Row
 from ptb_lm.bench.selection import instead_of
@@ -44,11 +44,10 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
     # Wrong in one pass is wrong in all. A program that is measured twice, by two names, is wrong by both.
     wrong = {_program(row): row for row in reversed(loaded) if row.status == WRONG}
     times = sorted({row.time for row in loaded if row.time})
+    source = folder if folder.name.endswith(row_archive.SUFFIX) else folder / rows.FILE
     return Summary(
         groups=tuple(
-            _group(by_group[key], wrong, baseline=baseline, source=folder / rows.FILE)
-            for key in keys
-            if key in by_group
+            _group(by_group[key], wrong, baseline=baseline, source=source) for key in keys if key in by_group
         ),
         environment=_environment(loaded),
         sessions=tuple(distinct(row.session for row in loaded if row.is_measured)),
@@ -159,7 +158,7 @@ def _result(
 
 def _join_notes(notes: Iterable[str]) -> Iterator[str]:
     """Join notes that differ in numbers alone: "4 of 80 steps", "6 of 80 steps" are "4 to 6 of 80 steps"."""
-    number = re.compile(r"\d+(?:[.,]\d+)*")
+    number = re.compile(r"(?<![\d.,])\d+(?:,\d{3})*(?:\.\d+)?(?![.,]?\d)")  # no version
     alike: dict[tuple[str, ...], list[list[str]]] = {}
     for note in notes:
         alike.setdefault(tuple(number.split(note)), []).append(number.findall(note))

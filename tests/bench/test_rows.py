@@ -158,6 +158,10 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"others": -0.1}, "others cannot be -0.1"),
     ({"startup": {"build_seconds": "long"}}, "startup cannot be"),
     ({"environment": "here"}, "environment cannot be 'here'"),
+    ({"environment": {"cpu_quota": "x"}}, "cpu_quota cannot be 'x'"),
+    ({"environment": {"processes": "x"}}, "processes cannot be 'x'"),
+    ({"environment": {"processes": 0}}, "processes cannot be 0"),
+    ({"check": {"dropout": 3}}, "dropout cannot be 3"),
     ({"loss": float("inf")}, "loss cannot be inf"),
     ({"parity": {"loss_error": float("nan")}}, "parity cannot be {'loss_error': nan}"),
 ]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from bench_rows import ENVIRONMENT, WORK, document, rounds, row, unmeasured, write
 
+from ptb_lm.bench import row_archive
 from ptb_lm.bench.results import Group, Summary
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common.errors import UserError
@@ -136,6 +137,23 @@ def test_notes_that_differ_in_numbers_alone_are_one(tmp_path: Path) -> None:
     made = [row(round=n, process=n, note=note, planned_rounds=5) for n, note in enumerate(notes)]
     (result,) = group_of(tmp_path, made).results
     assert result.notes == (cut.format("4 to 10", "9 to 999"), "another")
+
+
+def test_a_version_in_a_note_is_no_number(tmp_path: Path) -> None:
+    notes = ["torch 2.9.1: 2.5 of 1,000 s", "torch 2.13.0: 2 of 3 s", "torch 2.13.0: 10 of 1,000 s"]
+    made = [row(round=n, process=n, note=note, planned_rounds=3) for n, note in enumerate(notes)]
+    (result,) = group_of(tmp_path, made).results
+    assert result.notes == (notes[0], "torch 2.13.0: 2 to 10 of 3 to 1,000 s")
+
+
+def test_an_error_names_the_file_with_the_rows(tmp_path: Path) -> None:
+    folder = write(tmp_path / "bench", SEVERAL)
+    archive = tmp_path / f"bench{row_archive.SUFFIX}"
+    archive.write_bytes(row_archive.pack(SEVERAL))
+    for given, file in ((folder, folder / "rows.jsonl"), (archive, archive)):
+        with pytest.raises(UserError) as error:
+            summarise(given)
+        assert str(error.value).startswith(f"{file}: small, train has several baselines")
 
 
 def test_missing_rounds_and_single_rounds_are_noted(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def count_threads(row: Row) -> int | None:
     """Return the number of threads of all processes of a row; None if it is not known."""
     told = str(row.environment.get("threads"))
     found = re.match(r"\d+", told.replace(_ONE_A_CORE, str(row.environment.get("cores"))))
-    return int(found[0]) * int(row.environment.get("processes", 1)) if found else None
+    return int(found[0]) * int(row.environment.get("processes") or 1) if found else None
 
 
 def gemm_rates(group: Group) -> Mapping[str, Sequence[float]]:

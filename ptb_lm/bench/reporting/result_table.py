@@ -15,7 +15,6 @@ from ptb_lm.bench.reporting.formats import (
     SAME,
     limit_percent,
     marked_ratio,
-    percent,
     quantity,
     significant,
     wrap,
@@ -97,7 +96,7 @@ _TO_FASTEST = ResultColumn(
     marked_ratio,
 )
 _GEMM = ResultColumn("of GEMM rate", "gemm_fraction", lambda known: limit_percent(known.median))
-_ROOFLINE = ResultColumn("of roofline", "roofline_fraction", lambda known: percent(known.median))
+_ROOFLINE = ResultColumn("of roofline", "roofline_fraction", lambda known: limit_percent(known.median))
 
 COLUMNS: Mapping[str, tuple[ResultColumn, ...]] = {
     "peak": (_RATE, _SPEED_UP, _TO_FASTEST, _TIME, _GEMM, _ROOFLINE),

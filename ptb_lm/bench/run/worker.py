@@ -153,7 +153,9 @@ class Candidate:
             if name not in wanted:
                 raise check.WrongError(f"it exports {name}, and the workload has no such tensor")
             if found[name] != wanted[name]:
-                raise check.WrongError(f"its {name} has the shape {found[name]}, the workload's {wanted[name]}")
+                raise check.WrongError(
+                    f"its {name} has the shape {found[name]}, the workload's {wanted[name]}"
+                )
 
     def _begin_anew(self) -> None:
         """Go back to a training run's initial weights, without the comparison's memory and peaks."""
