@@ -108,7 +108,7 @@ def signals_at_start(subject: Subject, rng: random.Random) -> Iterator[str]:
     """Send a signal to a command that was just started, in a process that imports everything."""
     commands = [  # with words that each prints at its end
         ("evaluate", [str(subject.expected)], "computed by"),
-        ("bench", ["list"], "1024-1024-512"),
+        ("bench", ["list"], "small-2000-words"),
         ("score", [str(subject.expected), str(subject.data / "test.txt")], "sentences, "),
         ("train", subject.arguments(subject.folder / "started"), "written to"),
     ]

@@ -25,7 +25,7 @@ the script then installs nothing.
 
 On a GPU small, medium and large take minutes each. On two CPU cores without bfloat16 small takes half an
 hour to an hour, and so does each step of ablation-small; medium takes three to seven hours, and large
-more than a day. The result bench takes about three hours."""
+more than a day. The result bench takes some six hours."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
