@@ -15,7 +15,7 @@ class UserError(Exception):
 
 
 class LineError(UserError):
-    """A line of a text is refused: "line N: ..."; a command says in which file, and where in a table.
+    """A line of a text is refused: "line N: ...". A command adds the name of the file.
 
     Args:
         number: The number of the line, from 1.

@@ -29,13 +29,13 @@ def format_of(path: Path) -> str:
     return Path(path.stem if path.suffix.lower() in COMPRESSION_SUFFIXES else path.name).suffix.lower()
 
 
-def place(path: Path, number: int) -> str:
+def row_location(path: Path, number: int) -> str:
     """Return where a row is, for people: the line of a table that is text, or else the row; from 1."""
     return f"{'row' if format_of(path) in BINARY else 'line'} {number}"
 
 
 def line_values(path: Path, lines: Iterator[str], column: str | None) -> Iterator[tuple[int, Any]]:
-    """Yield the values in a column of a table that is text, each after the number of its row's last line.
+    """Yield the values in a column of a table that is text, each after the number of its row's first line.
 
     Args:
         path: The file, whose name says what it holds.
@@ -103,7 +103,7 @@ def texts(
         if isinstance(value, str):
             yield number, value.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n") + "\n"
         elif value is not None:
-            where = f"{path}, {place(path, number)}"
+            where = f"{path}, {row_location(path, number)}"
             raise UserError(f"{where}: {value!r:.40} is no text; choose another --text-column")
         elif nulls is not None:
             nulls[path] += 1
@@ -195,19 +195,26 @@ def _csv_rows(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[str,
     header = next(lines, "")
     delimiter = "\t" if format_of(path) == ".tsv" else max(DELIMITERS, key=header.count)
     # Strict: a quotation mark that opens no field would otherwise swallow the lines up to the next one.
-    reader = csv.DictReader(
+    reader = csv.reader(
         (f"{line}\n" for line in itertools.chain([header], lines)), delimiter=delimiter, strict=True
     )
-    try:
-        for row in reader:
-            if None in row:
-                raise UserError(f"{path}, line {reader.line_num}: there are more fields than in the header")
-            yield reader.line_num, row
-    except csv.Error:
-        raise UserError(
-            f'{path}, line {reader.line_num + 1}: a field that begins with " must end in " before the next '
-            f"{DELIMITERS[delimiter]}; double the quotation marks within it"
-        ) from None
+    names: list[str] = []
+    while True:
+        first = reader.line_num + 1
+        try:
+            fields = next(reader, None)
+        except csv.Error:
+            raise UserError(
+                f'{path}, line {first}: a field that begins with " must end in " before the next '
+                f"{DELIMITERS[delimiter]}; double the quotation marks within it"
+            ) from None
+        if fields is None:
+            return
+        if names and len(fields) > len(names):
+            raise UserError(f"{path}, line {first}: there are more fields than in the header")
+        if names and fields:
+            yield first, dict(itertools.zip_longest(names, fields))
+        names = names or fields
 
 
 def _has_text(values: list[Any]) -> bool:
@@ -226,15 +233,17 @@ def _is_number(value: str) -> bool:
 
 def _choose(is_text: Mapping[str, bool], column: str | None, path: Path) -> str:
     """Return the column that is named, or the one that has the text."""
+    has_header = format_of(path) in (".csv", ".tsv", *BINARY)
+    where = "" if has_header else f" in its first {_HEAD} rows"
     if not is_text:
-        raise UserError(f"{path} has no column in its first {_HEAD} rows")
+        raise UserError(f"{path} has no column{where}")
     if column is not None and column in is_text:
         return column
     texts = [name for name, text in is_text.items() if text]
     usual = [name for name in USUAL if name in texts]
     if column is None and (usual or len(texts) == 1):
         return (usual or texts)[0]
-    lacks = "" if column is None else f"has no column {column!r} in its first {_HEAD} rows; it "
+    lacks = "" if column is None else f"has no column {column!r}{where}; it "
     raise UserError(
         f"{path} {lacks}has the columns {', '.join(is_text)}: choose the one that has the text with "
         "--text-column"

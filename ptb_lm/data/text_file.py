@@ -85,16 +85,19 @@ def locate(part: Part, number: int) -> str:
 
     A table is read again for that, if it is a file.
     """
-    number, is_table = part.line(number), tables.format_of(part.path) in tables.TABLES
-    if is_table and part.path.is_file():  # not a pipe
+    number, others = part.line(number), ""
+    if tables.format_of(part.path) in tables.TABLES:
+        if not part.path.is_file():  # but a pipe
+            return f"{display_name(part.path)}, line {number} of its text"
         before = 0
         for path in (part.path, *part.shards):
             for row, text in _rows(path, part.column):
                 before += text.count("\n")
                 if before >= number:
-                    return f"{path}, {tables.place(path, row)}"
-    others = f" and its {len(part.shards)} other files" if part.shards else ""
-    return f"{display_name(part.path)}{others}, line {number}{' of its text' * is_table}"
+                    return f"{path}, {tables.row_location(path, row)}"
+    if part.shards:
+        others = f" and its {len(part.shards)} other files"
+    return f"{display_name(part.path)}{others}, line {number}"
 
 
 def lines(path: Path, column: str | None = None, *, nulls: Counter[Path] | None = None) -> Iterator[str]:
