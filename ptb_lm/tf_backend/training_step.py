@@ -141,8 +141,9 @@ class TrainingStep:
             UserError: The random streams are not TensorFlow's, or a moment is of another shape.
         """
         own = self.distribution.share_state({name: arrays[name] for name in (*self.state_names, STREAMS)})
-        for network, adam in zip(self._networks, self.adams, strict=False):
-            _load_adam(adam, network, arrays)
+        if self.adams:
+            for network, adam in zip(self._networks, self.adams, strict=True):
+                _load_adam(adam, network, arrays)
         try:
             streams = [dropout.generator for dropout in self.dropouts]
             load_streams(streams, own[STREAMS], self.distribution.ranks)
@@ -156,12 +157,13 @@ class TrainingStep:
 
     def _export_adam(self) -> Arrays:
         """Return Adam's steps, and its moments by canonical name: their layout depends on the device."""
-        arrays: Arrays = {}
-        for adam in self.adams[:1]:  # the same on all devices
-            arrays[STEPS] = adam.steps.numpy()
-            for kind, moments in zip(MOMENTS, adam.moments, strict=True):
-                canonical = self.network.to_canonical([moment.numpy() for moment in moments])
-                arrays |= {f"{kind}.{name}": array for name, array in canonical.items()}
+        if not self.adams:
+            return {}
+        adam = self.adams[0]  # the same on all devices
+        arrays: Arrays = {STEPS: adam.steps.numpy()}
+        for kind, moments in zip(MOMENTS, adam.moments, strict=True):
+            canonical = self.network.to_canonical([moment.numpy() for moment in moments])
+            arrays |= {f"{kind}.{name}": array for name, array in canonical.items()}
         return arrays
 
     def _compute_on_devices(
@@ -276,19 +278,27 @@ class TrainingStep:
 
 
 def _load_adam(adam: Adam, network: Network, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Set the steps and the moments, by way of the network's variables, which get their values again."""
-    values = [tf.identity(variable) for variable in network.variables]
+    """Set the steps and the moments, by way of the network's variables, which get their values again.
+
+    Raises:
+        KeyError: An array is missing.
+        UserError: One is of another shape.
+    """
     shapes = {name: array.shape for name, array in network.canonical().items()}
-    for kind, moments in zip(MOMENTS, adam.moments, strict=True):
-        found = {name: arrays[f"{kind}.{name}"] for name in shapes}
-        for name, array in found.items():
+    found = {kind: {name: arrays[f"{kind}.{name}"] for name in shapes} for kind in MOMENTS}
+    for kind, moments_by_name in found.items():
+        for name, array in moments_by_name.items():
             if array.shape != shapes[name]:
-                raise UserError(f"the tensor '{kind}.{name}' has the shape {array.shape}")
-        network.load(found)
-        for moment, variable in zip(moments, network.variables, strict=True):
-            moment.assign(variable)
-    for variable, value in zip(network.variables, values, strict=True):
-        variable.assign(value)
+                raise UserError(f"the tensor '{kind}.{name}' has the shape {array.shape}, not {shapes[name]}")
+    values = [tf.identity(variable) for variable in network.variables]
+    try:
+        for kind, moments in zip(MOMENTS, adam.moments, strict=True):
+            network.load(found[kind])
+            for moment, variable in zip(moments, network.variables, strict=True):
+                moment.assign(variable)
+    finally:
+        for variable, value in zip(network.variables, values, strict=True):
+            variable.assign(value)
     adam.steps.assign(arrays[STEPS])
 
 

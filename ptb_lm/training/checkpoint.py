@@ -128,7 +128,8 @@ class Checkpoints:
         except OutOfMemoryError:
             raise
         except (UserError, KeyError) as error:
-            raise UserError(f"{self.directory.state} does not fit this run: {error}") from None
+            problem = f"it lacks the tensor {error}" if isinstance(error, KeyError) else error
+            raise UserError(f"{self.directory.state} does not fit this run: {problem}") from None
         self._compare_with_best(progress, best, epochs=config.epochs)
         return state, progress
 
