@@ -49,12 +49,27 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_step: roofline.Traffic | None = None  # None where no roofline is declared
 
 
-class _Facts(msgspec.Struct):
-    """What is read of facts that rows hold with any keys."""
+class _Environment(msgspec.Struct):
+    """What a report reads of an environment, which may have any other keys."""
 
     cpu_quota: Quantity | None = None
     processes: PositiveCount = 1
+
+
+class _Check(msgspec.Struct):
+    """What a report reads of a check, which may have any other keys."""
+
     dropout: str = ""
+
+
+def check_facts(environment: Mapping[str, Any], check: Mapping[str, Any]) -> None:
+    """Check the facts with free keys that a report reads.
+
+    Raises:
+        ValueError: One is not of its type; the message is for people.
+    """
+    json_fields.convert(environment, _Environment)
+    json_fields.convert(check, _Check)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,8 +231,7 @@ def _to_row(values: Any, source: str) -> Row:
         values = {**values, **{key: json_fields.without_nulls(part) for key, part in parts.items()}}
     try:
         row = json_fields.convert(values, Row)
-        for facts in (row.environment, row.check):
-            json_fields.convert(facts, _Facts)
+        check_facts(row.environment, row.check)
         if row.is_measured:
             for key in BLOCK_KEYS:
                 if values.get(key) is None:

@@ -216,6 +216,10 @@ def test_what_exports_other_tensors_is_wrong_by_name(
     [
         ({"loss": np.float32(1.5), "steps": np.int64(3)}, {"loss": 1.5, "steps": 3}),
         (
+            {"environment": {"x": {1}}},
+            {"status": "failed", "reason": "TypeError: no row can hold {1}"},
+        ),
+        (
             {"environment": {"x": float("nan")}},
             {"status": "failed", "reason": "ValueError: Out of range float values are not JSON compliant"},
         ),
@@ -234,6 +238,7 @@ def test_numpy_s_numbers_are_answered_and_what_no_row_holds_is_a_failure(
     monkeypatch.setattr(worker, "_answers", lambda questions: iter([answer]))
     assert worker.main() == 0
     (line,) = stream.getvalue().splitlines()
+    assert "3.0" not in line, "a count stays a whole number"
     found = json.loads(line)
     if "reason" in found:
         found["reason"] = found["reason"].split(": nan")[0].split(": inf")[0]  # Python 3.12 and later say it

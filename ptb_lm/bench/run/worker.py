@@ -31,6 +31,7 @@ import numpy as np
 
 from ptb_lm.bench import check, variants
 from ptb_lm.bench.check import expected
+from ptb_lm.bench.rows import check_facts
 from ptb_lm.bench.run import machine, record, timed_steps
 from ptb_lm.bench.run.process import WorkerError
 from ptb_lm.bench.selection import Options
@@ -107,10 +108,16 @@ class Candidate:
                 raise UserError("this CPU does not multiply in bfloat16 itself: a step would take minutes")
 
     def facts(self) -> dict[str, Any]:
-        """Return the variant's description of itself, for its rows."""
+        """Return the variant's description of itself, for its rows.
+
+        Raises:
+            ValueError: A fact that reports read is not of its type.
+        """
+        environment = {**host.environment(), **self.steps.environment()}
+        check_facts(environment, {})
         return {
             "engine": self.steps.engine,
-            "environment": {**host.environment(), **self.steps.environment()},
+            "environment": environment,
             "build_seconds": self.build_seconds,
         }
 
@@ -265,9 +272,16 @@ def _write(answers: TextIO, answer: Mapping[str, Any]) -> None:
 
     Raises:
         ValueError: A number is not finite: no row could hold it.
+        TypeError: A value is nothing that JSON has.
     """
-    answers.write(json.dumps(answer, allow_nan=False, default=float) + "\n")
+    answers.write(json.dumps(answer, allow_nan=False, default=_to_python) + "\n")
     answers.flush()
+
+
+def _to_python(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"no row can hold {value!r:.40}")
 
 
 @contextlib.contextmanager
