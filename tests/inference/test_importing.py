@@ -272,6 +272,7 @@ WRONG: dict[str, tuple[Callable[[State], Any], str, Sequence[str]]] = {
     "too few words": (dict, r"10 words.* \(11, 5\)", WORDS[1:]),
     "no end of a line": (dict, "<eos>", ["x", *WORDS[:-1]]),
     "counts of words": (dict, "<unk> 7", [f"{word} 7" for word in WORDS]),
+    "an empty line": (dict, "line 3: it is empty", [*WORDS[:2], " ", *WORDS[2:]]),
     "a word twice": (dict, "'a' is there twice", [*WORDS, "a"]),
     "a word twice, with other ends of lines": (dict, "'a' is there twice", [*WORDS, "a\r"]),
     "a word twice, after a byte order mark": (dict, "'a' is there twice", ["\ufeffa", *WORDS]),

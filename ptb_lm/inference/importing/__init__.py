@@ -106,7 +106,9 @@ def import_run(
 
 def _read_vocabulary(path: Path) -> tuple[Vocabulary, list[str]]:
     """Return the words, with `<eos>` and `<unk>` by these names, and sentences about new names."""
-    words = [word.strip("\ufeff").strip() for word in read_words(path)]
+    words = [word.strip("\ufeff \t\r") for word in read_words(path)]
+    if "" in words:
+        raise UserError(f"{path}, line {words.index('') + 1}: it is empty; a line must hold a word")
     if several := [word for word, count in Counter(words).items() if count > 1]:
         raise UserError(f"{path}: the word {several[0]!r} is there twice")
     if phrases := [word for word in words if len(word.split()) > 1]:
