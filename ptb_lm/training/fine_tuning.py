@@ -19,7 +19,7 @@ from ptb_lm.model.hyperparameter import format_value
 from ptb_lm.training import run_data, run_folders, tensors
 from ptb_lm.training.run_config import InitFrom, RunConfig
 from ptb_lm.training.run_directory import RunDirectory
-from ptb_lm.training.run_flags import INIT_FROM_RATE, contradictions, with_given
+from ptb_lm.training.run_flags import INIT_FROM_RATE, check_effects, contradictions, with_given
 
 HELD_OUT = ("valid_fraction", "test_fraction")
 SIZES = (
@@ -74,6 +74,7 @@ class Start:
                     f"{flag_list([name])} {format_value(given[name])} contradicts the run "
                     f"{self.directory.path}, which has {format_value(value)}"
                 )
+        check_effects(before, {name: value for name, value in given.items() if name in SIZES})
         choices = {"framework": self.run.choice.framework}
         choices |= {name: given[name] for name in CHOICE_NAMES if name in given}
         given = {**self._own_text(), **given} if "data" not in given else given

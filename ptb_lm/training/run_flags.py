@@ -31,8 +31,8 @@ from ptb_lm.training.run_config import PLACES, RESUMABLE, RESUMABLE_HYPERPARAMET
 CHANGEABLE = (*PLACES, "devices", *RESUMABLE_HYPERPARAMETERS)  # flags that --resume allows to differ
 NEW_RUN_FLAGS = ("overwrite", "init_from", "extend_vocabulary")  # flags that --resume refuses
 AVERAGES = ("average_epochs", "average_after_stall")  # of which a run has one
-BETWEEN = "between_keep_prob"  # a place that a single layer has not
-PLACES_OF_DROPOUT = ("input_keep_prob", BETWEEN, "output_keep_prob")
+BETWEEN_LAYERS = "between_keep_prob"  # without effect in a single layer
+PLACES_OF_DROPOUT = ("input_keep_prob", BETWEEN_LAYERS, "output_keep_prob")
 # Hyper-parameter -> the value with which others have an effect, and these.
 EFFECTIVE_WITH = {
     "cell": ("mogrifier_lstm", ("mogrifier_rounds", "mogrifier_rank")),
@@ -87,7 +87,7 @@ def with_given(config: Config, given: Mapping[str, Any]) -> Config:
             f"--optimizer {changed.optimizer} needs a --learning-rate: {config.learning_rate:g} is that of "
             f"{config.optimizer}"
         )
-    _check_effects(changed, given)
+    check_effects(changed, given)
     if changed.vary_num_steps and changed.num_steps < 2 * SHORTEST_WINDOW:
         raise UserError(
             f"--vary-num-steps draws lengths of at least {SHORTEST_WINDOW}, around --num-steps and "
@@ -96,17 +96,17 @@ def with_given(config: Config, given: Mapping[str, Any]) -> Config:
     return changed
 
 
-def _check_effects(config: Config, given: Mapping[str, Any]) -> None:
+def check_effects(config: Config, given: Mapping[str, Any]) -> None:
     """Check that each given hyper-parameter has an effect in a configuration.
 
     Raises:
         UserError: One has none.
     """
-    places = [name for name in PLACES_OF_DROPOUT if config.num_layers > 1 or name != BETWEEN]
+    places = [name for name in PLACES_OF_DROPOUT if config.num_layers > 1 or name != BETWEEN_LAYERS]
     if "keep_prob" in given and all(getattr(config, name) for name in places):
         raise UserError(f"--keep-prob would change nothing with {flag_list(places)}")
-    if BETWEEN in given and BETWEEN not in places:
-        raise UserError(f"{flag_name(BETWEEN)} would change nothing with --num-layers 1")
+    if BETWEEN_LAYERS in given and BETWEEN_LAYERS not in places:
+        raise UserError(f"{flag_name(BETWEEN_LAYERS)} would change nothing in a single layer")
     for field, (value, flags) in EFFECTIVE_WITH.items():
         idle = [name for name in flags if name in given]
         if idle and getattr(config, field) != value:
@@ -164,7 +164,7 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
     hyperparameters = run.hyperparameters.replace(
         **{name: given[name] for name in RESUMABLE_HYPERPARAMETERS if name in given}
     )
-    _check_effects(hyperparameters, given)
+    check_effects(hyperparameters, given)
     return dataclasses.replace(
         run,
         data=given.get("data", run.data),
@@ -177,7 +177,8 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
 def contradictions(run: RunConfig, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the run's values of the given flags that say something else, by name.
 
-    Where several values describe the same layers, or the same embedding, each may be given.
+    Where several values describe the same layers, or the same embedding, each may be given. An embedding size
+    of 0 stands for the top layer's width.
     """
     values = {**run.settings, **run.hyperparameters.given_sizes}
     if given.get("embedding_size") == 0:
