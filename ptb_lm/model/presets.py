@@ -128,9 +128,9 @@ RECIPES: dict[str, dict[str, Config]] = {
         # (yaringal/BayesianRNN, LM_code/main_new_dropout_SOTA_v3.lua, commit 316e28d); the tutorial reports
         # 78.29 and 82.62. That program differs in more: it drops what enters the recurrence, not recurrent
         # weights; each gate, and the words of each row, have masks of their own; and it has a weight decay of
-        # 1e-7. It clips at 10 and has 55 epochs. At 10 some runs of ours failed for many epochs, at 5 none.
-        # Where 10 did not fail, it was behind after 20 epochs (valid 81.5, 80.0) and ahead in the end (78.8,
-        # 79.6). At 5 nothing is gained after epoch 27 (results/notes.md).
+        # 1e-7. It clips at 10 and has 55 epochs. Of our runs that clip at 10, some failed for many epochs;
+        # another had valid 81.5 after 20 epochs and 78.8 after 46. The one run that clips at 5 had 80.0 after
+        # 20, and was at its best after 27, with 79.6 (results/notes.md).
         "large": PRESETS["large"].replace(
             epochs=40,
             max_grad_norm=5.0,
