@@ -29,7 +29,7 @@ def _parser() -> cli.Parser:
     )
     parser.add_output(
         "--picture",
-        others=", and those in the folder of --projector",
+        replaced="the file that --picture names, and those in the folder of --projector",
         metavar="FILE",
         help="draw a map of the most frequent words into FILE (.svg or .png)",
     )

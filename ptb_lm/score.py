@@ -99,8 +99,8 @@ def _print_scores(arguments: argparse.Namespace, weights: Mapping[str, float]) -
     computed = f"computed by {model.choice.framework} {model.choice.model} in {model.choice.precision}"
     if arguments.n_best:
         hypotheses = n_best.rescore(model, lines, unit=unit, **weights)
-        summary = n_best.write(sys.stdout, hypotheses, every=arguments.all, as_json=as_json)
-        return [summary, *_count_nulls(nulls), computed]
+        sentence = n_best.write(sys.stdout, hypotheses, every=arguments.all, as_json=as_json)
+        return [sentence, *_count_nulls(nulls), computed]
     is_typed = arguments.file == text_file.STDIN and sys.stdin is not None and sys.stdin.isatty()
     ahead = CHUNK_SENTENCES
     if arguments.line_buffered or is_typed:
@@ -108,8 +108,8 @@ def _print_scores(arguments: argparse.Namespace, weights: Mapping[str, float]) -
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)
     scores = model.score_each(lines, unit=unit, carry_state=arguments.carry_state, ahead=ahead)
-    told = write_scores(sys.stdout, scores, unit=unit, per_word=arguments.per_word, as_json=as_json)
-    return [*told, *_count_nulls(nulls), READ[arguments.carry_state], computed]
+    summary = write_scores(sys.stdout, scores, unit=unit, per_word=arguments.per_word, as_json=as_json)
+    return [*summary, *_count_nulls(nulls), READ[arguments.carry_state], computed]
 
 
 def _count_nulls(nulls: Counter[Path]) -> list[str]:

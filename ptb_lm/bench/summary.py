@@ -158,7 +158,8 @@ def _result(
 
 def _join_notes(notes: Iterable[str]) -> Iterator[str]:
     """Join notes that differ in numbers alone: "4 of 80 steps", "6 of 80 steps" are "4 to 6 of 80 steps"."""
-    number = re.compile(r"(?<![\d.,])\d+(?:,\d{3})*(?:\.\d+)?(?![.,]?\d)")  # no version
+    # A whole number or a decimal, and no part of a longer thing, such as a version of three parts.
+    number = re.compile(r"(?<![\d.,])\d+(?:,\d{3})*(?:\.\d+)?(?![.,]?\d)")
     alike: dict[tuple[str, ...], list[list[str]]] = {}
     for note in notes:
         alike.setdefault(tuple(number.split(note)), []).append(number.findall(note))

@@ -228,7 +228,7 @@ class Workload:
 
     @cached_property
     def rounds_by_need(self) -> list[int]:
-        """The rounds, those first that count most where there is no time for all.
+        """The rounds, in the order in which a plan takes them where there is no time for all.
 
         They are the first of every process, then the second of every process: the process is the unit of
         intervals, and its second block says less than the first one of another process.

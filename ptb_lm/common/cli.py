@@ -51,17 +51,17 @@ class Parser(argparse.ArgumentParser):
         )
         self._negative_number_matcher = flags.NEGATIVE_NUMBER  # argparse's own lacks -5e-05
 
-    def add_output(self, flag: str, *, others: str = "", **given: Any) -> None:
+    def add_output(self, flag: str, *, replaced: str = "", **given: Any) -> None:
         """Add a flag that names a file to write, and --overwrite, without which no file is replaced.
 
         Args:
             flag: The flag.
-            others: A clause on what else --overwrite replaces, which the command itself checks; "" for none.
+            replaced: What --overwrite replaces, for people; "": the file that the flag names.
             **given: The arguments of `add_argument` for the flag.
         """
         self.set_defaults(output=self.add_argument(flag, type=Path, **given))
-        text = f"replace the file that {flag} names{others}"
-        self.add_argument("--overwrite", action="store_true", help=text)
+        replaced = replaced or f"the file that {flag} names"
+        self.add_argument("--overwrite", action="store_true", help=f"replace {replaced}")
 
     def parse_args(  # type: ignore[override] # a namespace of another class is not wanted here
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

@@ -138,7 +138,7 @@ class RunGroup:
         return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
 
-def read_groups(folders: Sequence[Path], *, command: str = "") -> list[RunGroup]:
+def read_groups(folders: Sequence[Path], *, command: str) -> list[RunGroup]:
     """Read runs, and folders of runs that --seeds made; group them.
 
     A run without an epoch, young or diverged in its first, is named on stderr and left out.
@@ -167,7 +167,7 @@ def read_groups(folders: Sequence[Path], *, command: str = "") -> list[RunGroup]
     if without and not alike:
         raise without[0]
     for each in without:
-        streams.tell(f"{command}{': ' * bool(command)}{each}; the run is left out")
+        streams.tell(f"{command}: {each}; the run is left out")
     on_one_device = (runs for each in alike.values() for runs in _by_device(each))
     groups = (group for runs in on_one_device for group in _by_seed(runs))
     return [RunGroup(sorted(each, key=lambda run: run.config.choice.seed)) for each in groups]

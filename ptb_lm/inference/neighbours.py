@@ -166,9 +166,8 @@ def write_projector(
     """
     check_projector(folder, overwrite=overwrite)
     folder.mkdir(parents=True, exist_ok=True)
-    atomic_write(
-        folder / CONFIG, PROJECTOR_CONFIG
-    )  # the first: what an interrupted call leaves can be overwritten
+    # First, so that what an interrupted call leaves can be overwritten.
+    atomic_write(folder / CONFIG, PROJECTOR_CONFIG)
     rows = ("\t".join(f"{number:.6g}" for number in vector) + "\n" for vector in embeddings_VE)
     atomic_write(folder / VECTORS, "".join(rows))
     atomic_write(folder / METADATA, "".join(f"{word}\n" for word in vocabulary.words))

@@ -58,12 +58,12 @@ def cells(table: Table) -> list[dict[str, str]]:
 
 
 def results(*folders: Path) -> list[dict[str, str]]:
-    return cells(tables.results(read_groups(folders)))
+    return cells(tables.results(read_groups(folders, command="compare")))
 
 
 def differences(*folders: Path) -> dict[str, dict[str, str]]:
     """Return the values of the settings that differ by setting and by run."""
-    rows = cells(tables.differences(read_groups(folders)))
+    rows = cells(tables.differences(read_groups(folders, command="compare")))
     if rows and "setting" in rows[0]:
         return {row.pop("setting"): row for row in rows}
     by_run = {row.pop("run"): row for row in rows}
@@ -72,7 +72,7 @@ def differences(*folders: Path) -> dict[str, dict[str, str]]:
 
 def shared(*folders: Path) -> dict[str, str]:
     """Return the settings that are the same in all runs."""
-    return dict(tables.common_settings(read_groups(folders)).rows)
+    return dict(tables.common_settings(read_groups(folders, command="compare")).rows)
 
 
 def test_the_tables_tell_what_was_reached_and_what_differs(folder: Path) -> None:
@@ -142,12 +142,12 @@ def test_results_fit_80_columns_and_come_first(
         assert all(value in text for value in wide.values())
     assert results(unlike)[0]["words/s"] == f"{speed:,.0f}"
     assert results(unlike)[0]["best valid"] == f"{perplexity:,.2f}"
-    rows = cells(tables.differences(read_groups([seeds, folder / "other", unlike])))
+    rows = cells(tables.differences(read_groups([seeds, folder / "other", unlike], command="compare")))
     assert len(rows) >= 15
     assert rows[0].keys() == {"setting", "seeds", "other", "unlike"}
     slower = shutil.copytree(folder / "other", tmp_path / "slower")
     runs.change(slower / "config.json", lambda config: config["hyperparameters"].update(learning_rate=0.5))
-    assert cells(tables.differences(read_groups([folder / "other", slower]))) == [
+    assert cells(tables.differences(read_groups([folder / "other", slower], command="compare"))) == [
         {"run": "other", "learning rate": "0.25"},
         {"run": "slower", "learning rate": "0.5"},
     ]
@@ -179,7 +179,7 @@ def test_the_last_epoch_is_told_where_it_is_not_the_best(folder: Path, tmp_path:
     rows.append({**last, "valid_perplexity": 1e6})
     (worse / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     test = runs.result(worse)["final_test_perplexity"]
-    assert cells(tables.last_epochs(read_groups([folder / "other", worse]))) == [
+    assert cells(tables.last_epochs(read_groups([folder / "other", worse], command="compare"))) == [
         {"run": "worse", "last test": f"{test:.2f}", "last valid": "1,000,000.00"}
     ]
 

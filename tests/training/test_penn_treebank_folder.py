@@ -121,7 +121,9 @@ def test_seeds_on_it_and_on_other_text_are_not_mixed(
     assert runs.run_command(train, *flags, "--seeds", "1", "2") == 2
     assert f"(data ptb there, {renamed} (SHA-256 " in capsys.readouterr().err
     other = runs.train_run(PTB, tmp_path / "other", "--seed", "2")
-    assert [len(group.runs) for group in comparison_runs.read_groups([several, other])] == [1, 1]
+    assert [
+        len(group.runs) for group in comparison_runs.read_groups([several, other], command="compare")
+    ] == [1, 1]
 
 
 @pytest.mark.parametrize("change", ["names", "line ends"])
@@ -144,7 +146,8 @@ def test_seeds_on_penn_treebank_by_its_path_and_by_its_name_are_one_family(
     several = tmp_path / "several"
     for seeds, data in ((["1"], renamed), (["1", "2"], PTB)):
         assert train.main(runs.arguments(data, several, "--epochs", "1", "--seeds", *seeds)) == 0
-    assert [len(group.runs) for group in comparison_runs.read_groups([several])] == [2]
+    (group,) = comparison_runs.read_groups([several], command="compare")
+    assert len(group.runs) == 2
 
 
 def test_a_run_of_before_on_other_text_goes_on(

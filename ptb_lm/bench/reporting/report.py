@@ -208,7 +208,7 @@ def _training_runs(folders: Sequence[Path]) -> Section:
     Raises:
         UserError: A path is not a run directory, or its metrics are missing or broken.
     """
-    groups = read_groups(folders)
+    groups = read_groups(folders, command=cli.command_name("bench"))
     shown = [CaptionedTable(table=tables.results(groups), remarks=[tables.HOW_TO_READ])]
     if (different := tables.differences(groups)).rows:
         shown.append(CaptionedTable(caption=tables.DIFFERENCES, table=different))

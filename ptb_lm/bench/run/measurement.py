@@ -57,8 +57,8 @@ class Measurement:
         used = [row.process for row in every.values()]
         self._identities = itertools.count(max(used, default=-1) + 1)
         self.pool = pool.Pool(self._start)
-        (suites_own,) = (w for w in SUITES[options.suite].workloads if w.name == workload.name)
-        batch, declared = workload.task.batch_size, suites_own.task.batch_size
+        (own,) = (w for w in SUITES[options.suite].workloads if w.name == workload.name)
+        batch, declared = workload.task.batch_size, own.task.batch_size
         relation = "of" if batch < declared else "instead of"
         self._cut = "" if batch == declared else f"batch {batch} {relation} {declared}"
         self._products = products(workload.task)
@@ -83,13 +83,13 @@ class Measurement:
     def should_skip(self, variant: str, pass_name: str, round_: int) -> bool:
         """Return whether a variant's pass cannot be measured, or has no such round in its plan.
 
-        Before the number of processes is planned it counts as the least. So such a plan may have a few second
-        blocks too many, and lacks none later that it lacked before.
+        A pass that was planned before the number of processes may measure some second blocks that the final
+        plan leaves out.
         """
         key = (variant, pass_name)
-        return key in self._impossible or (key in self._plans and round_ not in self._affordable(key))
+        return key in self._impossible or (key in self._plans and round_ not in self._rounds_in_plan(key))
 
-    def _affordable(self, key: tuple[str, str]) -> list[int]:
+    def _rounds_in_plan(self, key: tuple[str, str]) -> list[int]:
         """Return the rounds that a variant's pass has in its plan."""
         return self.workload.rounds_by_need[: self._plans[key].most_rounds]
 
@@ -247,7 +247,7 @@ class Measurement:
             return False
         key = (self.workload.name, pass_name, variant)
         done = {index for *place, index in self.record.measured_rows() if tuple(place) == key}
-        return done >= set(self._affordable((variant, pass_name)))
+        return done >= set(self._rounds_in_plan((variant, pass_name)))
 
     def _copies_note(self, worker: pool.Worker) -> str | None:
         """Return a note on a comparison whose batch had copies of rows; None if it had none."""
