@@ -1,11 +1,19 @@
-"""Adam in TensorFlow, for the language model and the sequence classifier."""
+"""Adam in TensorFlow, for the language model and the sequence classifier, which saves no state of it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
+from numpy.typing import NDArray
 
+from ptb_lm.common.errors import UserError
+from ptb_lm.model.backend import Arrays
 from ptb_lm.model.reference_updates import BETA_1, BETA_2, EPSILON
+from ptb_lm.tf_backend.network import Network
+
+# Names in a run's state: of the steps that are done, and of each parameter's moments, before its own.
+STEPS, MOMENTS = "tensorflow.adam.steps", ("tensorflow.adam.first", "tensorflow.adam.second")
 
 
 class Adam:
@@ -61,3 +69,47 @@ class Adam:
                 epsilon=tf.cast(epsilon, variable.dtype),
                 grad=gradient,
             )
+
+    def export_state(self, network: Network) -> Arrays:
+        """Return the steps, and the moments by canonical name: their layout depends on the device.
+
+        Args:
+            network: The network whose variables it moves.
+        """
+        arrays: Arrays = {STEPS: self.steps.numpy()}
+        for kind, moments in zip(MOMENTS, self.moments, strict=True):
+            canonical = network.to_canonical([moment.numpy() for moment in moments])
+            arrays |= {f"{kind}.{name}": array for name, array in canonical.items()}
+        return arrays
+
+    def load_state(self, network: Network, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Set a state that `export_state` returned.
+
+        The moments come by way of the network's variables, which get their values again.
+
+        Args:
+            network: The network whose variables it moves.
+            arrays: The state; other names are left alone.
+
+        Raises:
+            KeyError: An array is missing.
+            UserError: One is of another shape.
+        """
+        shapes = {name: array.shape for name, array in network.canonical().items()}
+        found = {kind: {name: arrays[f"{kind}.{name}"] for name in shapes} for kind in MOMENTS}
+        for kind, by_name in found.items():
+            for name, array in by_name.items():
+                if array.shape != shapes[name]:
+                    raise UserError(
+                        f"the tensor '{kind}.{name}' has the shape {array.shape}, not {shapes[name]}"
+                    )
+        values = [tf.identity(variable) for variable in network.variables]
+        try:
+            for kind, moments in zip(MOMENTS, self.moments, strict=True):
+                network.load(found[kind])
+                for moment, variable in zip(moments, network.variables, strict=True):
+                    moment.assign(variable)
+        finally:
+            for variable, value in zip(network.variables, values, strict=True):
+                variable.assign(value)
+        self.steps.assign(arrays[STEPS])

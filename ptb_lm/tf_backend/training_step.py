@@ -34,9 +34,6 @@ from ptb_lm.tf_backend.loss import Loss, pack_loss, sum_by_word
 from ptb_lm.tf_backend.network import Network, State, to_time_major
 from ptb_lm.tf_backend.runtime import apply_execution
 
-# Names in a run's state: of Adam's steps that are done, and of each parameter's moments, before its own.
-STEPS, MOMENTS = "tensorflow.adam.steps", ("tensorflow.adam.first", "tensorflow.adam.second")
-
 
 def _is_no_retracing_of_ours(record: logging.LogRecord) -> bool:
     message = str(record.msg)
@@ -132,7 +129,8 @@ class TrainingStep:
             for name, parts in zip(self.state_names, layers, strict=True)
         }
         streams = export_streams([dropout.generator for dropout in self.dropouts])
-        return {**self.distribution.gather_state({**arrays, STREAMS: streams}), **self._export_adam()}
+        adam = self.adams[0].export_state(self.network) if self.adams else {}  # the same on all devices
+        return {**self.distribution.gather_state({**arrays, STREAMS: streams}), **adam}
 
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set a state that `export_state` returned, and return the carried state.
@@ -143,7 +141,7 @@ class TrainingStep:
         own = self.distribution.share_state({name: arrays[name] for name in (*self.state_names, STREAMS)})
         if self.adams:
             for network, adam in zip(self._networks, self.adams, strict=True):
-                _load_adam(adam, network, arrays)
+                adam.load_state(network, arrays)
         try:
             streams = [dropout.generator for dropout in self.dropouts]
             load_streams(streams, own[STREAMS], self.distribution.ranks)
@@ -154,17 +152,6 @@ class TrainingStep:
             tuple(tf.constant(part_BH[:, :hidden], self.network.dtype) for part_BH in layer)
             for layer, hidden in zip(layers, self.config.hidden_sizes, strict=True)
         ]
-
-    def _export_adam(self) -> Arrays:
-        """Return Adam's steps, and its moments by canonical name: their layout depends on the device."""
-        if not self.adams:
-            return {}
-        adam = self.adams[0]  # the same on all devices
-        arrays: Arrays = {STEPS: adam.steps.numpy()}
-        for kind, moments in zip(MOMENTS, adam.moments, strict=True):
-            canonical = self.network.to_canonical([moment.numpy() for moment in moments])
-            arrays |= {f"{kind}.{name}": array for name, array in canonical.items()}
-        return arrays
 
     def _compute_on_devices(
         self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor
@@ -275,31 +262,6 @@ class TrainingStep:
             network.embedding_VE.scatter_sub(tf.IndexedSlices(scale * d_embedding, ids_N))
             _descend(network.variables[1:], gradients[1:], scale)
         return norm
-
-
-def _load_adam(adam: Adam, network: Network, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Set the steps and the moments, by way of the network's variables, which get their values again.
-
-    Raises:
-        KeyError: An array is missing.
-        UserError: One is of another shape.
-    """
-    shapes = {name: array.shape for name, array in network.canonical().items()}
-    found = {kind: {name: arrays[f"{kind}.{name}"] for name in shapes} for kind in MOMENTS}
-    for kind, moments_by_name in found.items():
-        for name, array in moments_by_name.items():
-            if array.shape != shapes[name]:
-                raise UserError(f"the tensor '{kind}.{name}' has the shape {array.shape}, not {shapes[name]}")
-    values = [tf.identity(variable) for variable in network.variables]
-    try:
-        for kind, moments in zip(MOMENTS, adam.moments, strict=True):
-            network.load(found[kind])
-            for moment, variable in zip(moments, network.variables, strict=True):
-                moment.assign(variable)
-    finally:
-        for variable, value in zip(network.variables, values, strict=True):
-            variable.assign(value)
-    adam.steps.assign(arrays[STEPS])
 
 
 @contextlib.contextmanager

@@ -17,10 +17,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ptb_lm.bench.check import language
-from ptb_lm.bench.check.bounds import Checked, WrongError
+from ptb_lm.bench.check.bounds import Checked, WrongError, check_shapes
 from ptb_lm.bench.workloads import LanguageTask, Task
 
-__all__ = ["Build", "Checked", "WrongError", "check", "check_unknown_dropout"]
+__all__ = ["Build", "Checked", "WrongError", "check", "check_shapes", "check_unknown_dropout"]
 
 Build = Callable[[Any, Mapping[str, NDArray[Any]]], Any]
 

@@ -41,7 +41,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from ptb_lm.model.backend import Arrays
+from ptb_lm.model.parameters import Shapes
 
 
 class Bound(NamedTuple):
@@ -149,6 +152,26 @@ NAIVE_SUM = 2e-10
 
 class WrongError(Exception):
     """A variant computes something else than the reference."""
+
+
+def check_shapes(weights: Arrays, wanted: Shapes) -> None:
+    """Check that a variant's tensors are the workload's.
+
+    Args:
+        weights: What it exports, by name.
+        wanted: The shape of each tensor.
+
+    Raises:
+        WrongError: One is missing, too many, or of another shape; the message names the first.
+    """
+    found = {name: np.shape(array) for name, array in weights.items()}
+    for name in {**wanted, **found}:
+        if name not in found:
+            raise WrongError(f"it exports no tensor {name}")
+        if name not in wanted:
+            raise WrongError(f"it exports {name}, and the workload has no such tensor")
+        if found[name] != wanted[name]:
+            raise WrongError(f"its {name} has the shape {found[name]}, the workload's {wanted[name]}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -130,7 +130,7 @@ class Candidate:
             WrongError: It computes something else than the reference.
         """
         start, earlier = time.perf_counter(), self._checked
-        self._check_shapes()
+        check.check_shapes(self.steps.export_weights(), self.task.shapes)
         self._checked = checked = check.check(
             self.task, self._build, model=self.steps.model, earlier=earlier, **self._how
         )
@@ -145,24 +145,6 @@ class Candidate:
             "check_seconds": time.perf_counter() - start,
             "first_step_seconds": checked.first_step_seconds,
         }
-
-    def _check_shapes(self) -> None:
-        """Check that its tensors are the workload's.
-
-        Raises:
-            WrongError: One is missing, too many, or of another shape; the message names the first.
-        """
-        wanted = self.task.shapes
-        found = {name: np.shape(array) for name, array in self.steps.export_weights().items()}
-        for name in {**wanted, **found}:
-            if name not in found:
-                raise check.WrongError(f"it exports no tensor {name}")
-            if name not in wanted:
-                raise check.WrongError(f"it exports {name}, and the workload has no such tensor")
-            if found[name] != wanted[name]:
-                raise check.WrongError(
-                    f"its {name} has the shape {found[name]}, the workload's {wanted[name]}"
-                )
 
     def _begin_anew(self) -> None:
         """Go back to a training run's initial weights, without the comparison's memory and peaks."""
