@@ -145,7 +145,7 @@ def read_groups(folders: Sequence[Path], *, command: str) -> list[RunGroup]:
 
     Args:
         folders: The run directories, and folders of them.
-        command: The command as the user types it, to open that line with; "" for none.
+        command: The command as the user types it, to open that line with.
 
     Raises:
         UserError: A run is missing, broken, or named twice; or none has an epoch.

@@ -1,4 +1,4 @@
-"""Adam in TensorFlow, for the language model and the sequence classifier, which saves no state of it."""
+"""Adam in TensorFlow, for the language model, which saves its state, and for the sequence classifier."""
 
 import math
 from collections.abc import Mapping, Sequence
