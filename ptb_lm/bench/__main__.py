@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ptb_lm.bench.suites import DEFAULT_SUITE, HAS_CHECKOUT, SUITES
+from ptb_lm.bench.checkout import HAS_CHECKOUT
+from ptb_lm.bench.suites import DEFAULT_SUITE, SUITES
 from ptb_lm.common import cli
 from ptb_lm.model import frameworks
 

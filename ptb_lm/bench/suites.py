@@ -1,50 +1,19 @@
 """Suites: the tables that a benchmark makes, each of some workloads.
 
-A checkout has more, in benchmarks/ beside the package: suites, programs and other people's published figures.
-TOML files declare its suites and programs, so that listing them imports nothing.
+A checkout has more of them (checkout.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
-import importlib.util
-import sys
-import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ptb_lm.bench import checkout
 
 if TYPE_CHECKING:  # --help wants the suites' names, and NumPy takes longer to import
     from ptb_lm.bench.workloads import Workload
-
-
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-def _has_checkout() -> bool:
-    """Return whether `import benchmarks` finds the checkout's, and no package of the user's own."""
-    if not (FOLDER.parent / "setup.py").is_file():
-        return False
-    if str(FOLDER.parent) not in sys.path:
-        sys.path.append(str(FOLDER.parent))  # behind the user's own
-    found = importlib.util.find_spec(FOLDER.name)
-    return found is not None and Path(str(found.origin)).resolve().parent == FOLDER
-
-
-HAS_CHECKOUT = _has_checkout()
-
-
-def read_toml(kind: str) -> Mapping[str, Any]:
-    """Return what benchmarks/KIND.toml declares, by name; nothing where only the package is installed."""
-    return tomllib.loads((FOLDER / f"{kind}.toml").read_text(encoding="utf-8")) if HAS_CHECKOUT else {}
-
-
-def load(where: str) -> Any:
-    """Return what MODULE:NAME names in benchmarks/; None where only the package is installed."""
-    module, _, name = where.partition(":")
-    return getattr(importlib.import_module(f"{FOLDER.name}.{module}"), name) if HAS_CHECKOUT else None
 
 
 @dataclass(frozen=True)
@@ -92,6 +61,6 @@ SUITES: dict[str, Suite] = {
         "the fastest on a CUDA device: CUDA graphs and lower precisions against a plain loop in TF32",
         "ptb_lm.bench.language_workloads:PEAK",
     ),
-    **{name: Suite(**about) for name, about in read_toml("suites").items()},
+    **{name: Suite(**about) for name, about in checkout.read_toml("suites").items()},
 }
 DEFAULT_SUITE = "quick"

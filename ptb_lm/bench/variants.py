@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ptb_lm.bench import suites
+from ptb_lm.bench import checkout
 from ptb_lm.common.errors import UserError, how_to_install
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.choice import Choice
@@ -83,7 +83,7 @@ _PROGRAMS: Mapping[str, Mapping[str, Any]] = {
         for count, build in ((2, "build_for_two"), (4, "build_for_four"))
     },
 }
-_IN_CHECKOUT = suites.read_toml("programs")
+_IN_CHECKOUT = checkout.read_toml("programs")
 
 LANGUAGE_MODELS: dict[str, Framework] = {**FRAMEWORKS}
 CLASSIFIERS: dict[str, Framework] = {}

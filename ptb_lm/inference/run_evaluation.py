@@ -1,24 +1,20 @@
-"""Evaluation of a trained run on a text or a split: its perplexity, and how the text was read."""
+"""Evaluation of a trained run on a text or a split: what computes it, and its perplexity."""
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import math
-from collections import Counter
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm.common import cli, streams
+from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
-from ptb_lm.data import corpus, text_file
-from ptb_lm.data.corpus import Corpus
-from ptb_lm.data.text import Ids, encode
-from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
-from ptb_lm.inference import loading
+from ptb_lm.data import corpus
+from ptb_lm.data.vocabulary import UNK
+from ptb_lm.inference import evaluated_text, loading
 from ptb_lm.inference.adaptation import AdaptationRequest
+from ptb_lm.inference.evaluated_text import Text
 from ptb_lm.inference.reader import score_in_pieces
 from ptb_lm.inference.scoring import format_perplexity, perplexity
 from ptb_lm.model import backend, fastest
@@ -26,7 +22,7 @@ from ptb_lm.model.backend import Backend
 from ptb_lm.model.config import Config
 from ptb_lm.model.fastest import Taken
 from ptb_lm.model.rules import SAFE_PRECISION
-from ptb_lm.training import evaluation, run_data, run_folders
+from ptb_lm.training import evaluation, run_folders
 from ptb_lm.training.run_config import RunConfig
 
 
@@ -47,7 +43,7 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
         raise UserError("--data says where the run's splits are, and --text FILE is scored instead of one")
     directory = run_folders.find(arguments.run)
     run, vocabulary, weights = directory.read_model()
-    text = _load_text(arguments, run, vocabulary, needs_data=needs_data)
+    text = evaluated_text.load(arguments, run, vocabulary, needs_data=needs_data)
     batch_size = 1 if request else evaluation.batch_size(text.split, run.hyperparameters)
     corpus.check_evaluation(text.ids, batch_size=batch_size, split=text.name)
     if request is not None:
@@ -85,27 +81,6 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
     cli.say(f"computed by {choice.framework} {choice.model} in {choice.precision}: {model.engine}")
 
 
-class Text(NamedTuple):
-    """A text to score.
-
-    Attributes:
-        ids: The words, after an `<eos>` if it is no split.
-        split: The split that it is scored as.
-        name: The name of the split or file.
-        note: A sentence on how it is read; "" for a split.
-        data: The run's data.
-        is_unknown: Flags of a text's words, without the first `<eos>`: true of one that the vocabulary
-            lacks. None for a split.
-    """
-
-    ids: Ids
-    split: str
-    name: str
-    note: str
-    data: Corpus | None
-    is_unknown: NDArray[np.bool_] | None = None
-
-
 def _text_perplexity(
     model: Backend, text: Text, is_unknown: NDArray[np.bool_], config: Config
 ) -> tuple[float, list[str]]:
@@ -133,44 +108,6 @@ def _text_perplexity(
         f"{cli.command_name('score')} RUN FILE reads each line by itself instead",
     ]
     return perplexity(math.fsum(log_p_N), len(log_p_N)), notes
-
-
-def _load_text(
-    arguments: argparse.Namespace, run: RunConfig, vocabulary: Vocabulary, *, needs_data: bool
-) -> Text:
-    """Return the text to score; the run's data come with a split, and with a text if they are asked for."""
-    if arguments.text is None and arguments.text_column is not None:
-        run = dataclasses.replace(run, text_column=arguments.text_column)
-    data = _data(run, vocabulary, arguments.data) if needs_data or arguments.text is None else None
-    if arguments.text is None:
-        assert data is not None
-        return Text(data.splits[arguments.split], arguments.split, arguments.split, "", data)
-    marks = Counter[str]()
-    part = text_file.Part(arguments.text, treatment=run.treatment, column=arguments.text_column, marks=marks)
-    ids, is_unknown = encode(part, vocabulary)
-    # What stands before the first word of a text, which is then scored too.
-    ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)
-    name = text_file.display_name(arguments.text)
-    notes = [
-        f"the text is one stream after {EOS}{_count_unknown(int(is_unknown.sum()))}",
-        text_file.describe_marks(marks),
-    ]
-    return Text(ids, "test", name, "\n".join(filter(None, notes)), data, is_unknown)
-
-
-def _data(run: RunConfig, vocabulary: Vocabulary, folder: str | None) -> Corpus:
-    data = run_data.load_with_its_words(run, vocabulary, moved_to=folder)
-    if difference := run_data.difference(run, data):
-        streams.tell(f"{cli.command_name('evaluate')}: {difference}")
-    return data
-
-
-def _count_unknown(words: int) -> str:
-    """Return a sentence about the unknown words of a text."""
-    if not words:
-        return "; the vocabulary has all of its words"
-    verb = "is" if words == 1 else "are"
-    return f"; {words:,} of its words {verb} not in the vocabulary, and read as {UNK}"
 
 
 def choose(arguments: argparse.Namespace, run: RunConfig) -> Taken:

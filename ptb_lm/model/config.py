@@ -4,12 +4,16 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ptb_lm.common.errors import UserError
+from ptb_lm.model import cells
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.hyperparameter import LARGEST, hyperparameters
 from ptb_lm.model.hyperparameter import hyperparameter as setting
+
+if TYPE_CHECKING:  # --help wants no NumPy
+    from ptb_lm.model.cells.cell import Cell
 
 # The bounds of a keep probability: 0 would keep nothing.
 _SHARE: dict[str, Any] = {"above": 0, "maximum": 1}
@@ -192,6 +196,12 @@ class Config:
             )
         if self.average_epochs and self.average_after_stall:
             raise UserError("--average-epochs and --average-after-stall are two averages; a run has one")
+
+    @property
+    def cell_declaration(self) -> "Cell":
+        """The declaration of the cell, with its options."""
+        options = CELLS[self.cell].options
+        return cells.get(self.cell, **{name: getattr(self, field) for name, field in options.items()})
 
     @property
     def embedding_width(self) -> int:

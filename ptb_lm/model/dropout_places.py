@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from ptb_lm.model import cells
 from ptb_lm.model.config import Config
 
 Mask = TypeVar("Mask")
@@ -49,7 +48,7 @@ def places(config: Config, vocabulary_size: int, *, batch: int, steps: int) -> M
         weights["embedding"] = Place((vocabulary_size, 1), config.embedding_keep_prob)
     if config.recurrent_keep_prob < 1:
         for layer, hidden in enumerate(config.hidden_sizes):
-            shape = cells.get_configured(config).shapes(hidden, hidden)["recurrent_kernel"]
+            shape = config.cell_declaration.shapes(hidden, hidden)["recurrent_kernel"]
             weights[f"{config.cell}.{layer}.recurrent_kernel"] = Place(shape, config.recurrent_keep_prob)
     units: list[Place] = []
     if min(config.unit_keep_probs) < 1:

@@ -29,7 +29,7 @@ def shapes(config: Config, vocabulary_size: int) -> Shapes:
     With tied weights there is no `softmax.kernel`: it is the embedding, transposed.
     """
     sizes = (vocabulary_size, config.embedding_width, config.hidden_sizes)
-    return shapes_of_sizes(*sizes, cell=cells.get_configured(config), tie_weights=config.tie_weights)
+    return shapes_of_sizes(*sizes, cell=config.cell_declaration, tie_weights=config.tie_weights)
 
 
 def shapes_of_sizes(

@@ -11,7 +11,6 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.config import Config
 from ptb_lm.tf_backend.cells import Layer, LayerState
@@ -43,7 +42,7 @@ class Network:
         self.dtype = dtype
         self.embedding_VE = tf.Variable(tf.zeros([vocabulary_size, width], dtype))
         self.stack = RecurrentStack(
-            layer, width, hidden_sizes, cell=cells.get_configured(config), unroll=unroll, dtype=dtype
+            layer, width, hidden_sizes, cell=config.cell_declaration, unroll=unroll, dtype=dtype
         )
         self.softmax: SoftmaxLayer | TiedSoftmaxLayer
         if config.tie_weights:

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ptb_lm.model import cells
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend.cells import Canonical, load_arrays
 from ptb_lm.torch_backend.loss import SoftmaxLayer
@@ -45,7 +44,7 @@ class Network:
         self.config, self.device, self.window = config, runtime.device, window
         self.precision, self.dtype = runtime.precision, runtime.dtype
         self.stack = RecurrentStack.build(
-            model, config.embedding_width, config.hidden_sizes, cell=cells.get_configured(config)
+            model, config.embedding_width, config.hidden_sizes, cell=config.cell_declaration
         )
         self.stack.to(self.device, self.precision.compute)
         self.executed_stack = self.stack.with_execution(

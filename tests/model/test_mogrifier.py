@@ -121,8 +121,8 @@ def test_the_weights_tell_rounds_and_rank(rounds: int, rank: int) -> None:
 
 def test_a_configuration_s_rounds_and_rank_are_its_cell_s() -> None:
     config = Config(cell="mogrifier_lstm", mogrifier_rounds=3, mogrifier_rank=7)
-    assert cells.get_configured(config) is cells.get("mogrifier_lstm", rounds=3, rank=7)
+    assert config.cell_declaration is cells.get("mogrifier_lstm", rounds=3, rank=7)
     shapes = parameters.shapes(config, vocabulary_size=9)
     assert shapes["mogrifier_lstm.1.x_gates"] == (2, 200, 7)
     assert shapes["mogrifier_lstm.1.h_gates_right"] == (1, 7, 200)
-    assert cells.get_configured(Config(mogrifier_rounds=3)) is cells.get("lstm")
+    assert Config(mogrifier_rounds=3).cell_declaration is cells.get("lstm")

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ptb_lm.bench import suites
+from ptb_lm.bench import checkout
 from ptb_lm.bench.reporting import answer, doubts, formats, result_table
 from ptb_lm.bench.reporting.sentences import write_items
 from ptb_lm.bench.results import Group, Summary, distinct
@@ -114,7 +114,7 @@ def _subtitle(summary: Summary) -> str:
 
 def _workload(title: str, groups: Sequence[Group]) -> Section:
     """Describe a workload, given its passes."""
-    published_tables = suites.load("published.tables:tables")
+    published_tables = checkout.load("published.tables:tables")
     precisions = distinct(precision for group in groups for precision in group.precisions)
     return Section(
         title=title,

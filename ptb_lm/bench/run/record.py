@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench import rows
+from ptb_lm.bench.checkout import FOLDER, HAS_CHECKOUT
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.selection import Options
-from ptb_lm.bench.suites import FOLDER, HAS_CHECKOUT
 from ptb_lm.bench.variants import original
 from ptb_lm.common import host
 from ptb_lm.common.errors import UserError

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from ptb_lm.common import cli, host, json_files
 from ptb_lm.common.errors import DivergenceError, UserError
@@ -15,14 +15,12 @@ from ptb_lm.inference.adaptation import Adaptation, AdaptationRequest, tuning
 from ptb_lm.inference.adaptation.adapted_scorer import AdaptedScorer, Perplexities
 from ptb_lm.inference.adaptation.segment_model import SegmentModel
 from ptb_lm.inference.adaptation.tuning import Trial
+from ptb_lm.inference.evaluated_text import Text
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend.runtime import Runtime
 from ptb_lm.torch_backend.settings import enough_memory, flush_denormals
 from ptb_lm.training.run_config import RunConfig
-
-if TYPE_CHECKING:
-    from ptb_lm.inference.run_evaluation import Text
 
 RESULT = "result.json"
 _Say: TypeAlias = Callable[[str], None]
@@ -31,7 +29,7 @@ _Say: TypeAlias = Callable[[str], None]
 @enough_memory()
 @flush_denormals()
 def evaluate(
-    text: "Text",
+    text: Text,
     request: AdaptationRequest,
     *,
     run: RunConfig,
@@ -119,7 +117,7 @@ def _tune(
     return adaptation, trials, text
 
 
-def _report(text: "Text", adaptation: Adaptation, perplexities: Perplexities, say: _Say) -> None:
+def _report(text: Text, adaptation: Adaptation, perplexities: Perplexities, say: _Say) -> None:
     tokens = len(text.ids) - 1
     say(
         f"{text.name} perplexity {perplexities.adapted:.4f}, adapted to the text by {adaptation.name} "

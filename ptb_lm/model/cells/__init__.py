@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # --help wants the names alone, and NumPy takes longer to import
     from ptb_lm.model.cells.cell import Cell
-    from ptb_lm.model.config import Config
 
 LSTM = "lstm"  # the default of --cell, and the cell of programs that the table does not name
 
@@ -106,12 +105,6 @@ def get(name: str, **options: int) -> Cell:
             parameters and state, and how they are computed, do not depend on them.
     """
     return _create(CELLS[name].declaration, **options)
-
-
-def get_configured(config: Config) -> Cell:
-    """Return the declaration of a configuration's cell, with its options."""
-    row = CELLS[config.cell]
-    return get(config.cell, **{name: getattr(config, field) for name, field in row.options.items()})
 
 
 def names_for(framework: str, model: str) -> tuple[str, ...]:

@@ -1,0 +1,74 @@
+"""The text or split that a run is evaluated on, and how it was read."""
+
+import argparse
+import dataclasses
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptb_lm.common import cli, streams
+from ptb_lm.data import text_file
+from ptb_lm.data.corpus import Corpus
+from ptb_lm.data.text import Ids, encode
+from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
+from ptb_lm.training import run_data
+from ptb_lm.training.run_config import RunConfig
+
+
+class Text(NamedTuple):
+    """A text to score.
+
+    Attributes:
+        ids: The words, after an `<eos>` if it is no split.
+        split: The split that it is scored as.
+        name: The name of the split or file.
+        note: A sentence on how it is read; "" for a split.
+        data: The run's data.
+        is_unknown: Flags of a text's words, without the first `<eos>`: true of one that the vocabulary
+            lacks. None for a split.
+    """
+
+    ids: Ids
+    split: str
+    name: str
+    note: str
+    data: Corpus | None
+    is_unknown: NDArray[np.bool_] | None = None
+
+
+def load(arguments: argparse.Namespace, run: RunConfig, vocabulary: Vocabulary, *, needs_data: bool) -> Text:
+    """Return the text to score; the run's data come with a split, and with a text if they are asked for."""
+    if arguments.text is None and arguments.text_column is not None:
+        run = dataclasses.replace(run, text_column=arguments.text_column)
+    data = _data(run, vocabulary, arguments.data) if needs_data or arguments.text is None else None
+    if arguments.text is None:
+        assert data is not None
+        return Text(data.splits[arguments.split], arguments.split, arguments.split, "", data)
+    marks = Counter[str]()
+    part = text_file.Part(arguments.text, treatment=run.treatment, column=arguments.text_column, marks=marks)
+    ids, is_unknown = encode(part, vocabulary)
+    # What stands before the first word of a text, which is then scored too.
+    ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)
+    name = text_file.display_name(arguments.text)
+    notes = [
+        f"the text is one stream after {EOS}{_count_unknown(int(is_unknown.sum()))}",
+        text_file.describe_marks(marks),
+    ]
+    return Text(ids, "test", name, "\n".join(filter(None, notes)), data, is_unknown)
+
+
+def _data(run: RunConfig, vocabulary: Vocabulary, folder: str | None) -> Corpus:
+    data = run_data.load_with_its_words(run, vocabulary, moved_to=folder)
+    if difference := run_data.difference(run, data):
+        streams.tell(f"{cli.command_name('evaluate')}: {difference}")
+    return data
+
+
+def _count_unknown(words: int) -> str:
+    """Return a sentence about the unknown words of a text."""
+    if not words:
+        return "; the vocabulary has all of its words"
+    verb = "is" if words == 1 else "are"
+    return f"; {words:,} of its words {verb} not in the vocabulary, and read as {UNK}"
