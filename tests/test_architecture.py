@@ -53,23 +53,19 @@ FRAMEWORK_MODULES = {
 }
 
 
-class WithoutTypes(ast.NodeTransformer):
-    """Leaves out the code that runs for a checker of types alone."""
+class AtTheTop(ast.NodeTransformer):
+    """Leaves what runs when a module is imported: no function's body, and nothing for a checker of types."""
 
     @override
     def visit_If(self, node: ast.If) -> ast.AST | None:
         return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
 
-
-class AtTheTop(WithoutTypes):
-    """Leaves out the functions' bodies, too: the rest runs when a module is imported."""
-
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         return None
 
 
-def imported_by(path: Path, code: WithoutTypes) -> set[str]:
-    return {*imported(code.visit(ast.parse(path.read_text(encoding="utf-8"))))}
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def within(module: str, names: tuple[str, ...]) -> bool:
@@ -79,16 +75,15 @@ def within(module: str, names: tuple[str, ...]) -> bool:
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_run_downwards(module: str) -> None:
     own = room(module)
-    for name in imported(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+    for name in imported(parsed(MODULES[module])):
         if name in MODULES and (other := room(name)) != own:
             assert FLOOR[other] < FLOOR[own], f"{module} ({own}) imports {name} ({other})"
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    """A function's import counts: it would only hide the circle."""
+    """A function's import counts, and one for types: they would only hide the circle."""
     graph = {
-        module: imported_by(path, WithoutTypes()) & MODULES.keys() - {module}
-        for module, path in MODULES.items()
+        module: {*imported(parsed(path))} & MODULES.keys() - {module} for module, path in MODULES.items()
     }
     assert sum(map(len, graph.values())) > len(graph)
     # Raises CycleError, which names the modules of a circle.
@@ -119,7 +114,7 @@ def test_a_framework_is_imported_in_its_rooms_alone(framework: str) -> None:
     importing = {
         module
         for module, path in MODULES.items()
-        for name in imported_by(path, AtTheTop())
+        for name in imported(AtTheTop().visit(parsed(path)))
         if within(name, (framework,))
     }
     allowed = FRAMEWORK_MODULES[framework]
