@@ -103,6 +103,14 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
         (["--mogrifier-rounds", "3"], "--mogrifier-rounds would change nothing with --cell lstm"),
         (["--cell", "gru", "--mogrifier-rank", "3"], "--mogrifier-rank would change nothing with --cell gru"),
         (
+            ["--cell", "mogrifier_lstm", "--mogrifier-rounds", "0", "--mogrifier-rank", "3"],
+            "--mogrifier-rank would change nothing with --mogrifier-rounds 0",
+        ),
+        (
+            ["--num-steps", "1", "--slowness-penalty", "1"],
+            "--slowness-penalty would change nothing with --num-steps 1",
+        ),
+        (
             ["--schedule", "cosine", "--lr-decay", "0.9"],
             "--lr-decay would change nothing with --schedule cosine",
         ),

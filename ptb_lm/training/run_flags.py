@@ -5,7 +5,7 @@ No flag has a default here, so that a resumed run knows which were given. This m
 
 import argparse
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,13 @@ NEW_RUN_FLAGS = ("overwrite", "init_from", "extend_vocabulary")  # flags that --
 AVERAGES = ("average_epochs", "average_after_stall")  # of which a run has one
 BETWEEN_LAYERS = "between_keep_prob"  # without effect in a single layer
 PLACES_OF_DROPOUT = ("input_keep_prob", BETWEEN_LAYERS, "output_keep_prob")
-# Hyper-parameter -> the value with which others have an effect, and these.
-EFFECTIVE_WITH = {
-    "cell": ("mogrifier_lstm", ("mogrifier_rounds", "mogrifier_rank")),
-    "schedule": ("exponential", ("decay_after", "lr_decay")),
-}
+# Hyper-parameters that have no effect, the one that this depends on, and whether a value of it is such.
+IDLE: Sequence[tuple[Sequence[str], str, Callable[[Any], bool]]] = (
+    (("mogrifier_rounds", "mogrifier_rank"), "cell", lambda cell: cell != "mogrifier_lstm"),
+    (("mogrifier_rank",), "mogrifier_rounds", lambda rounds: rounds == 0),
+    (("decay_after", "lr_decay"), "schedule", lambda schedule: schedule != "exponential"),
+    (("slowness_penalty",), "num_steps", lambda steps: steps == 1),
+)
 INIT_FROM_RATE = 0.5  # share of the other run's learning rate that a run with --init-from has
 
 
@@ -107,12 +109,10 @@ def check_effects(config: Config, given: Mapping[str, Any]) -> None:
         raise UserError(f"--keep-prob would change nothing with {flag_list(places)}")
     if BETWEEN_LAYERS in given and BETWEEN_LAYERS not in places:
         raise UserError(f"{flag_name(BETWEEN_LAYERS)} would change nothing in a single layer")
-    for field, (value, flags) in EFFECTIVE_WITH.items():
-        idle = [name for name in flags if name in given]
-        if idle and getattr(config, field) != value:
-            raise UserError(
-                f"{flag_list(idle)} would change nothing with {flag_name(field)} {getattr(config, field)}"
-            )
+    for names, field, is_idle in IDLE:
+        idle, value = [name for name in names if name in given], getattr(config, field)
+        if idle and is_idle(value):
+            raise UserError(f"{flag_list(idle)} would change nothing with {flag_name(field)} {value}")
 
 
 def with_fastest(
