@@ -26,6 +26,7 @@ SIZES = (
     *("cell", "num_layers", "hidden_size", "layer_sizes", "embedding_size", "tie_weights"),
     *("mogrifier_rounds", "mogrifier_rank"),
 )
+INITIAL_SCALES = ("init_scale", "layer_init_scale")
 TREATMENT = ("tokenize", "lowercase", "numbers")
 VOCABULARY_AXES = {"embedding": 0, "softmax.kernel": 1, "softmax.bias": 0}
 
@@ -75,6 +76,7 @@ class Start:
                     f"{self.directory.path}, which has {format_value(value)}"
                 )
         check_effects(before, {name: value for name, value in given.items() if name in SIZES})
+        self._check_scales(given)
         choices = {"framework": self.run.choice.framework}
         choices |= {name: given[name] for name in CHOICE_NAMES if name in given}
         given = {**self._own_text(), **given} if "data" not in given else given
@@ -91,6 +93,15 @@ class Start:
             preparation=self._preparation(given, data),
             text_column=given.get("text_column"),
         )
+
+    def _check_scales(self, given: Mapping[str, Any]) -> None:
+        """Check that a given range of first weights is of some that are drawn: those of new words."""
+        not_drawn = ("layer_init_scale",) if "extend_vocabulary" in given else INITIAL_SCALES
+        if idle := [name for name in not_drawn if name in given]:
+            raise UserError(
+                f"{flag_list(idle)} would change nothing: --init-from begins with the weights of "
+                f"{self.directory.path}"
+            )
 
     def _own_text(self) -> dict[str, Any]:
         """Return the flags that name this run's text, and hold out the same lines of it."""

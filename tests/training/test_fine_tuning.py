@@ -208,6 +208,14 @@ def test_an_unknown_word_is_refused_with_advice(
         (("--hidden-size", 7), "--hidden-size 7 contradicts the run {}, which has 16"),
         (("--num-layers", 3), "--num-layers 3 contradicts the run {}, which has 2"),
         (("--mogrifier-rounds", 5), "--mogrifier-rounds would change nothing with --cell lstm"),
+        (
+            ("--init-scale", 0.2),
+            "--init-scale would change nothing: --init-from begins with the weights of {}",
+        ),
+        (
+            ("--layer-init-scale", 1, "--extend-vocabulary"),
+            "--layer-init-scale would change nothing: --init-from begins with the weights of {}",
+        ),
         (("--cell", "gru"), "--cell gru contradicts the run {}, which has lstm"),
         (("--config", "medium"), "--config medium contradicts the run {}, which has small"),
         (
