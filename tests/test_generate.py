@@ -190,6 +190,18 @@ def test_a_picture_shows_the_commonest_words(
     assert ">e</text>" not in svg
 
 
+def test_words_that_a_font_lacks_are_text_in_an_svg(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Matplotlib warns of them, and a warning is an error here."""
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    run, path = runs.write_run(tmp_path / "run", ("日本", "<eos>", "b", "<unk>")), tmp_path / "map.svg"
+    assert runs.run_command(neighbours, run, "--picture", path, "--method", "pca") == 0
+    assert capsys.readouterr().err == f"{neighbours.PROG}: wrote {path}, a map of 4 words\n"
+    assert ">日本</text>" in path.read_text()
+
+
 @pytest.mark.parametrize("method", ["pca", "tsne"])
 def test_a_picture_of_embeddings_of_one_number_is_refused(
     method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -4,6 +4,7 @@ V = vocabulary, E = embedding width.
 """
 
 import io
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,7 +115,9 @@ def draw(
         points = PCA(2, random_state=0).fit_transform(vectors)
     else:
         points = TSNE(2, perplexity=min(30, (words - 1) / 3), random_state=0).fit_transform(vectors)
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "ptb_lm"}):
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "ptb_lm"}), warnings.catch_warnings():
+        if path.suffix == ".svg":  # its words stay text, which the fonts of its reader show
+            warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         figure = Figure(figsize=(12, 12))
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set_axis_off()

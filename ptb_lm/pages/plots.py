@@ -7,6 +7,7 @@ looks is in templates/*.mplstyle.
 import base64
 import html
 import io
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +120,9 @@ def _render(
     size = _LARGER if alone else 1.0
     options: dict[str, Any] = {"metadata": _NO_METADATA} if kind == "svg" else {"dpi": 200}
     buffer = io.BytesIO()
-    with style.context(style_sheets(scheme)):
+    with style.context(style_sheets(scheme)), warnings.catch_warnings():
+        if kind == "svg":  # its labels stay text, which the fonts of its reader show
+            warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         figure = Figure(figsize=(size * _WIDTH, size * plot.height))
         plot.draw(figure)
         if alone:
