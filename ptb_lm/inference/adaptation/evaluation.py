@@ -155,8 +155,11 @@ def _check_free(out: Path) -> None:
     there = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not there.is_dir():
         raise UserError(f"--out {out}: {there} is a file, not a folder; give another name")
-    with tempfile.TemporaryFile(dir=there):
-        pass
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:  # which names the temporary file
+        raise OSError(error.errno, error.strerror, str(there)) from None
 
 
 def _trial_line(trial: Trial) -> str:
