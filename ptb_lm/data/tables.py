@@ -124,8 +124,10 @@ def hub_files(name: str) -> dict[str, list[Path]]:
         name: NAME or NAME/CONFIG after "hf:"; NAME is USER/SET, or a folder of this machine.
 
     Raises:
-        UserError: `datasets` is not installed, or cannot load it.
+        UserError: There is no name, `datasets` is not installed, or cannot load it.
     """
+    if not name:
+        raise UserError(f"--data {HUB} names no data set; give {HUB}NAME")
     datasets = import_extra("datasets", f"--data {HUB}{name}")
     place, config = _place(name)
     if sys.stderr is None or not sys.stderr.isatty():

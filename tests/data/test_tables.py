@@ -258,6 +258,11 @@ def test_a_format_of_the_extra_says_how_to_install_it(
         corpus.load(path, Preparation())
 
 
+def test_a_data_set_has_a_name() -> None:
+    with pytest.raises(UserError, match="hf: names no data set"):
+        corpus.load_named("hf:")
+
+
 @pytest.mark.parametrize(
     "names",
     [
