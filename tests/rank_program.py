@@ -95,7 +95,7 @@ def compute(case: dict[str, Any], ranks: Ranks = SINGLE_PROCESS) -> dict[str, An
         num_layers=2, hidden_size=7, num_steps=STEPS, batch_size=BATCH, max_grad_norm=2.0, **changes
     )
     words = case.get("words", WORDS)
-    built = backend.build(config, random_weights(config, words, seed=1), Choice.create(**choice), ranks)
+    built: Any = backend.build(config, random_weights(config, words, seed=1), Choice.create(**choice), ranks)
     rows_BL = np.random.default_rng(2).integers(words, size=(BATCH, WINDOWS * STEPS + 1)).astype(np.int32)
     mine = ranks.share(BATCH)
     state, losses = built.zero_state(mine.stop - mine.start), []
@@ -116,10 +116,13 @@ def compute(case: dict[str, Any], ranks: Ranks = SINGLE_PROCESS) -> dict[str, An
         rows_BL[mine, :STEPS], rows_BL[mine, 1 : STEPS + 1], built.zero_state(mine.stop - mine.start)
     )
     weights = built.export_weights()
+    # TensorFlow's graphs for windows of the configuration's own shape, of which that was one.
+    own_graphs = built.window_function.experimental_get_tracing_count() if framework == "tensorflow" else 0
     return {
         "nll": [each.nll for each in measured],
         "gradient_norm": [each.gradient_norm for each in measured],
         "evaluated": ranks.sum_over_ranks(built.read([loss])[0].nll),
+        "own_graphs": own_graphs,
         "carried": built.export_training_state(state)["h"].tolist(),
         "sent": sum(sent) / WINDOWS,
         "weights": {name: array.astype(np.float64).tolist() for name, array in weights.items()},
