@@ -52,11 +52,17 @@ def expected(data: Path) -> Expected:
 
 @contextmanager
 def training(
-    data: Path, run: Path, *more: str, typed: Sequence[str] = ("-m", "ptb_lm.train"), **streams: Any
+    data: Path,
+    run: Path,
+    *more: str,
+    typed: Sequence[str] = ("-m", "ptb_lm.train"),
+    shell: str = "",
+    **streams: Any,
 ) -> Iterator[subprocess.Popen[str]]:
-    """A training in a process of its own, some epochs after its start."""
+    """A training in a process of its own, some epochs after its start; a shell may prepare the process."""
     flags = [*DECAY, "--epochs", str(ENDLESS), *more]
-    command = [sys.executable, *typed, *runs.arguments(data, run, *flags)]
+    prepared = ["sh", "-c", shell, "sh"] if shell else []
+    command = [*prepared, sys.executable, *typed, *runs.arguments(data, run, *flags)]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
     process = subprocess.Popen(command, text=True, **streams)
     try:
@@ -129,7 +135,7 @@ def test_the_same_signal_twice_ends_it_at_once(data: Path, expected: Expected, t
 def broken(how: str) -> Iterator[dict[str, Any]]:
     """Yield arguments of a process whose stdout and stderr cannot be written to."""
     if how == "closed":
-        yield {"stdout": None, "stderr": None, "preexec_fn": lambda: [os.close(each) for each in (1, 2)]}
+        yield {"stdout": None, "stderr": None, "shell": 'exec "$@" >&- 2>&-'}
     else:
         reader, writer = os.pipe()
         os.close(reader)
@@ -163,13 +169,12 @@ def test_a_run_that_nobody_hears_goes_on_to_its_end_and_signals_that_are_ignored
     data: Path, tmp_path: Path
 ) -> None:
     """As a shell starts what stands before `&` in a script (SIGINT), and as nohup does (SIGHUP)."""
-    run, ignored = tmp_path / "run", (signal.SIGINT, signal.SIGHUP)
-    ignoring = {"preexec_fn": lambda: [signal.signal(number, signal.SIG_IGN) for number in ignored]}
+    run, ignoring = tmp_path / "run", """trap '' INT HUP; exec "$@" """
     with (
         Path("/dev/full").open("w") as full,
-        training(data, run, "--epochs", "10", stdout=full, **ignoring) as process,
+        training(data, run, "--epochs", "10", stdout=full, shell=ignoring) as process,
     ):
-        for number in ignored:
+        for number in (signal.SIGINT, signal.SIGHUP):
             process.send_signal(number)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 0
