@@ -95,7 +95,7 @@ def compute(case: dict[str, Any], ranks: Ranks = SINGLE_PROCESS) -> dict[str, An
         num_layers=2, hidden_size=7, num_steps=STEPS, batch_size=BATCH, max_grad_norm=2.0, **changes
     )
     words = case.get("words", WORDS)
-    built: Any = backend.build(config, random_weights(config, words, seed=1), Choice.create(**choice), ranks)
+    built = backend.build(config, random_weights(config, words, seed=1), Choice.create(**choice), ranks)
     rows_BL = np.random.default_rng(2).integers(words, size=(BATCH, WINDOWS * STEPS + 1)).astype(np.int32)
     mine = ranks.share(BATCH)
     state, losses = built.zero_state(mine.stop - mine.start), []
@@ -117,7 +117,10 @@ def compute(case: dict[str, Any], ranks: Ranks = SINGLE_PROCESS) -> dict[str, An
     )
     weights = built.export_weights()
     # TensorFlow's graphs for windows of the configuration's own shape, of which that was one.
-    own_graphs = built.window_function.experimental_get_tracing_count() if framework == "tensorflow" else 0
+    of_tensorflow: Any = built
+    own_graphs = (
+        of_tensorflow.window_function.experimental_get_tracing_count() if framework == "tensorflow" else 0
+    )
     return {
         "nll": [each.nll for each in measured],
         "gradient_norm": [each.gradient_norm for each in measured],

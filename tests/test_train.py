@@ -106,6 +106,7 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
             ["--cell", "mogrifier_lstm", "--mogrifier-rounds", "0", "--mogrifier-rank", "3"],
             "--mogrifier-rank would change nothing with --mogrifier-rounds 0",
         ),
+        (["--config", "awd", "--decay-after", "9"], "--decay-after would change nothing with --lr-decay 1"),
         (
             ["--num-steps", "1", "--slowness-penalty", "1"],
             "--slowness-penalty would change nothing with --num-steps 1",

@@ -4,7 +4,6 @@ V = vocabulary, E = embedding width.
 """
 
 import io
-import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from ptb_lm.common.errors import UserError, how_to_install
 from ptb_lm.common.files import atomic_write, output_problem
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.inference.inputs import check_count
+from ptb_lm.pages.plots import letters_of_any_font
 
 MISSING = f"is not installed; {how_to_install('neighbours')}"
 NEIGHBOURS = 10  # words near another, unless `k` is given
@@ -115,9 +115,8 @@ def draw(
         points = PCA(2, random_state=0).fit_transform(vectors)
     else:
         points = TSNE(2, perplexity=min(30, (words - 1) / 3), random_state=0).fit_transform(vectors)
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "ptb_lm"}), warnings.catch_warnings():
-        if path.suffix == ".svg":  # its words stay text, which the fonts of its reader show
-            warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+    kind = path.suffix[1:]
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "ptb_lm"}), letters_of_any_font(kind):
         figure = Figure(figsize=(12, 12))
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set_axis_off()
@@ -125,9 +124,9 @@ def draw(
         for (x, y), word in zip(points, vocabulary.words, strict=False):
             # Not as mathematics: Penn Treebank has the word $.
             axes.text(x, y, word, fontsize=7, ha="center", va="center", parse_math=False)
-        without_date = {"Date": None, "Creator": None} if path.suffix == ".svg" else {}
+        without_date = {"Date": None, "Creator": None} if kind == "svg" else {}
         picture = io.BytesIO()  # not the file: drawing imports, and a signal ends an import at once
-        figure.savefig(picture, format=path.suffix[1:], metadata=without_date, dpi=150)
+        figure.savefig(picture, format=kind, metadata=without_date, dpi=150)
     atomic_write(path, picture.getvalue())
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.model import cells
-from ptb_lm.model.cells import CELLS, LSTM
+from ptb_lm.model.cells import CELLS, LSTM, get
 from ptb_lm.model.hyperparameter import LARGEST, hyperparameters
 from ptb_lm.model.hyperparameter import hyperparameter as setting
 
@@ -201,7 +200,7 @@ class Config:
     def cell_declaration(self) -> "Cell":
         """The declaration of the cell, with its options."""
         options = CELLS[self.cell].options
-        return cells.get(self.cell, **{name: getattr(self, field) for name, field in options.items()})
+        return get(self.cell, **{name: getattr(self, field) for name, field in options.items()})
 
     @property
     def embedding_width(self) -> int:

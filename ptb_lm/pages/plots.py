@@ -5,10 +5,12 @@ looks is in templates/*.mplstyle.
 """
 
 import base64
+import contextlib
 import html
 import io
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,6 +110,16 @@ def style_sheets(scheme: str) -> list[Path]:
     return [_TEMPLATES / f"{each}.mplstyle" for each in dict.fromkeys(("light", scheme))]
 
 
+@contextlib.contextmanager
+def letters_of_any_font(kind: str) -> Iterator[None]:
+    """Let an SVG have letters that matplotlib's fonts lack: they stay text, which its reader's fonts show."""
+    with warnings.catch_warnings():
+        if kind == "svg":
+            lacking = "Glyph .* missing from|Matplotlib currently does not support"
+            warnings.filterwarnings("ignore", lacking, UserWarning)
+        yield
+
+
 def _render(
     plot: Plot, scheme: str, *, kind: str = "svg", alone: bool = False, transparent: bool = False
 ) -> bytes:
@@ -120,9 +132,7 @@ def _render(
     size = _LARGER if alone else 1.0
     options: dict[str, Any] = {"metadata": _NO_METADATA} if kind == "svg" else {"dpi": 200}
     buffer = io.BytesIO()
-    with style.context(style_sheets(scheme)), warnings.catch_warnings():
-        if kind == "svg":  # its labels stay text, which the fonts of its reader show
-            warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+    with style.context(style_sheets(scheme)), letters_of_any_font(kind):
         figure = Figure(figsize=(size * _WIDTH, size * plot.height))
         plot.draw(figure)
         if alone:

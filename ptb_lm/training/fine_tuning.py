@@ -66,7 +66,8 @@ class Start:
         Without --data its text is that of this run.
 
         Raises:
-            UserError: A flag contradicts this run, or no flag names a text and that of this run is not there.
+            UserError: A flag contradicts this run or changes nothing; or no flag names a text, and this run's
+                is not there.
         """
         before = self.run.hyperparameters
         for name, value in contradictions(self.run, given).items():
@@ -95,7 +96,7 @@ class Start:
         )
 
     def _check_scales(self, given: Mapping[str, Any]) -> None:
-        """Check that a given range of first weights is of some that are drawn: those of new words."""
+        """Refuse a range of first weights if none of them are drawn: only those of new words are."""
         not_drawn = ("layer_init_scale",) if "extend_vocabulary" in given else INITIAL_SCALES
         if idle := [name for name in not_drawn if name in given]:
             raise UserError(

@@ -33,11 +33,12 @@ NEW_RUN_FLAGS = ("overwrite", "init_from", "extend_vocabulary")  # flags that --
 AVERAGES = ("average_epochs", "average_after_stall")  # of which a run has one
 BETWEEN_LAYERS = "between_keep_prob"  # without effect in a single layer
 PLACES_OF_DROPOUT = ("input_keep_prob", BETWEEN_LAYERS, "output_keep_prob")
-# Hyper-parameters that have no effect, the one that this depends on, and whether a value of it is such.
+# Hyper-parameters, another one, and whether they have no effect with a value of that.
 IDLE: Sequence[tuple[Sequence[str], str, Callable[[Any], bool]]] = (
     (("mogrifier_rounds", "mogrifier_rank"), "cell", lambda cell: cell != "mogrifier_lstm"),
     (("mogrifier_rank",), "mogrifier_rounds", lambda rounds: rounds == 0),
     (("decay_after", "lr_decay"), "schedule", lambda schedule: schedule != "exponential"),
+    (("decay_after",), "lr_decay", lambda factor: factor == 1),
     (("slowness_penalty",), "num_steps", lambda steps: steps == 1),
 )
 INIT_FROM_RATE = 0.5  # share of the other run's learning rate that a run with --init-from has
