@@ -5,16 +5,23 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import Any
-
-from typing_extensions import override
+from typing import TYPE_CHECKING, Any
 
 from ptb_lm.common import streams
+
+if TYPE_CHECKING:
+    from typing_extensions import override
+else:  # scripts/reproduce and others parse their flags by a Python in which nothing is installed
+
+    def override(method):
+        """Return a method that overrides another as it is."""
+        return method
+
 
 HELP_COLUMN = 30  # the column of the help texts; a longer flag has its own line
 _HELP = {"-h", "--help"}
 _WHOLE_WORDS: Any = {"break_on_hyphens": False, "break_long_words": False}  # as the names of flags are
-# How one begins, or all of it: it is a value and no flag.
+# A word that begins so, or is all this, is a negative number and no flag.
 NEGATIVE_NUMBER = re.compile(r"-(\.?\d|(inf|infinity|nan)\Z)", re.IGNORECASE)
 
 # Flags of pytorch/examples' word_language_model, awd-lstm-lm and TensorFlow's tutorial -> ours of train.
