@@ -20,8 +20,8 @@ results/ has each run as far as it came, and the pages have the tables of all ru
 alone waits until the current command ends. `kill -9` leaves results/ as it is. The same command continues
 after both. A race needs a commit without changes (in a copy without .git, PTB_LM_COMMIT=... names the
 commit) and, on a CPU, two cores at most. If a default has changed since a run, the result is refused
-until its folder in checkpoints/ is removed. PYTHON=... names a Python that has torch, pandas and matplotlib;
-the script then installs nothing.
+until its folder in checkpoints/ is removed. PYTHON=... names a Python that has torch, ptb_lm's
+requirements and its extra pages; the script then installs nothing.
 
 On a GPU small, medium and large take minutes each. On two CPU cores without bfloat16 small takes half an
 hour to an hour, and so does each step of ablation-small; medium takes three to seven hours, and large
@@ -65,10 +65,9 @@ def _parser() -> cli.Parser:
     text = "Keep a run in results/, as far as it has come, and write the pages."
     keep = commands.add_parser("keep", prog=NAMES["keep"], description=text, help=text)
     keep.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
-    keep.add_argument("--id", help="what it is called there (default: as its folder)")
-    keep.add_argument(
-        "--record", default="", metavar="WHAT", help="it is a record; what changed since the last one"
-    )
+    keep.add_argument("--id", help="id in results/ (default: the folder's name)")
+    text = "put it into its list of records, with these words on what changed"
+    keep.add_argument("--record", default="", metavar="WHAT", help=text)
     text = "compute its test perplexity again by these models, in float32, and keep that too"
     default = "default: torch/cudnn tensorflow/block_fused"
     keep.add_argument("--check", nargs="*", metavar="FRAMEWORK/MODEL", help=f"{text} ({default})")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def checkout(tmp_path: Path) -> Path:
     copy = tmp_path / "checkout"
     for folder in ("scripts", "ptb_lm", "benchmarks", "results", "docs"):
         shutil.copytree(ROOT / folder, copy / folder)
-    for name in ("setup.py", "README.md"):
+    for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, copy / name)
     for table in (copy / "results" / store.RUNS, copy / "results" / store.curves("small")):
         lines = table.read_text().splitlines(keepends=True)
@@ -194,6 +195,15 @@ def test_an_impossible_result_is_refused_before_anything_is_made(
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert noun in done.stderr
     assert not (checkout / "checkpoints").exists()
+
+
+def test_a_python_with_torch_must_have_all_that_is_declared() -> None:
+    """But OpenBLAS, which makes some processors faster."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [*project["dependencies"], *project["optional-dependencies"]["pages"]]
+    names = {re.split(r"[>;]", each)[0].replace("-", "_") for each in declared}
+    (wanted,) = re.findall(r'"\$missing" (\w+ [^)]+)\)', SCRIPT.read_text())
+    assert {*wanted.replace("\\", "").split(), "torch", "scipy_openblas32"} == names
 
 
 def test_a_python_with_torch_that_lacks_something_is_refused(checkout: Path) -> None:
