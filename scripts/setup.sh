@@ -3,11 +3,13 @@
 # . scripts/setup.sh; setup EXTRAS, e.g. "dev" or "dev,tensorflow". An environment with more extras will do.
 
 set -euo pipefail
+[[ "${PYTHON:-}" != [!/]*/* ]] || PYTHON="$PWD/$PYTHON" # a path from the folder it is called in
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 find_python() {
-    local name
-    for name in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+    local name names=(python3 python3.13 python3.12 python3.11)
+    [[ -z "${PYTHON:-}" ]] || names=("$PYTHON")
+    for name in "${names[@]}"; do
         if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
             echo "$name"
             return
@@ -58,7 +60,8 @@ install() {
     local python
     python="$(find_python)"
     echo "Setting up .venv with $("$python" --version)${extras:+ and the extras $extras}; once, some minutes." >&2
-    [[ -x .venv/bin/python ]] || "$python" -m venv .venv
+    # Of pip the version is unpacked last: where it is missing, pip was not installed to its end.
+    .venv/bin/python -c 'import importlib.metadata as m; m.version("pip")' 2> /dev/null || "$python" -m venv .venv
     install_torch
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
         --constraint constraints.txt --editable ".${extras:+[$extras]}"

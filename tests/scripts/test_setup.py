@@ -1,4 +1,4 @@
-"""scripts/setup.sh: what several scripts of a fresh checkout do when they are started together."""
+"""scripts/setup.sh: what scripts of a fresh checkout do, also together, or after one that was interrupted."""
 
 import os
 import shutil
@@ -13,20 +13,37 @@ pytestmark = pytest.mark.slow
 # A Python that makes an environment and installs nothing, and takes its time.
 PYTHON = """#!/usr/bin/env bash
 case "$*" in
-    "-m venv .venv") echo venv >> calls; sleep 0.5; mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
+    "-m venv .venv") echo venv >> calls; sleep 0.5; mkdir -p .venv/bin; cp "$0" .venv/bin/python; touch pip ;;
+    "-c "*pip*) [[ -e pip ]] ;;
     "-m pip "*) echo pip >> calls; sleep 0.5 ;;
 esac
 """
 
 
-@pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock")
-def test_scripts_that_are_started_together_install_once(tmp_path: Path) -> None:
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """That Python, in a checkout."""
     (tmp_path / "scripts").mkdir()
     for name in ("scripts/setup.sh", "pyproject.toml", "setup.py", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path / name)
-    python = tmp_path / "python"
+    python = tmp_path / "a python"
     python.write_text(PYTHON)
     python.chmod(0o755)
+    return python
+
+
+def test_an_environment_that_has_no_pip_yet_is_completed(python: Path, tmp_path: Path) -> None:
+    """As after Ctrl-C while pip was unpacked, by a Python that is named from the folder of the call."""
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    shutil.copy(python, tmp_path / ".venv" / "bin" / "python")
+    environment = {**os.environ, "PYTHON": f"../{python.name}"}
+    command = ["bash", "-c", ". ./setup.sh; setup"]
+    subprocess.run(command, cwd=tmp_path / "scripts", env=environment, check=True)
+    assert (tmp_path / "calls").read_text() == "venv\npip\n"
+
+
+@pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock")
+def test_scripts_that_are_started_together_install_once(python: Path, tmp_path: Path) -> None:
     command = ["bash", "-c", ". scripts/setup.sh; setup dev; cat .venv/installed-dev"]
     environment = {**os.environ, "PYTHON": str(python)}
     together = [
