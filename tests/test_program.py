@@ -34,7 +34,11 @@ def test_a_command_is_named_as_the_one_at_work_was_typed(
 def test_the_checkout_is_named_only_in_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert program.checkout() == ROOT
     assert "checkout" in errors.how_to_install("text")
-    monkeypatch.setattr(program, "PACKAGE", tmp_path / "site-packages" / "ptb_lm")
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    for name in ("setup.py", "pyproject.toml"):  # which a wheel of another package may have put there
+        (packages / name).write_text('[project]\nname = "another"\n')
+    monkeypatch.setattr(program, "PACKAGE", packages / "ptb_lm")
     assert program.checkout() is None
     assert "checkout" not in errors.how_to_install("text")
     assert files.home() == Path.cwd()

@@ -12,12 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ptb_lm.common import program
+
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 def _has_checkout() -> bool:
     """Return whether `import benchmarks` finds the checkout's, and no package of the user's own."""
-    if not (FOLDER.parent / "setup.py").is_file():
+    if program.checkout() is None:
         return False
     if str(FOLDER.parent) not in sys.path:
         sys.path.append(str(FOLDER.parent))  # behind the user's own

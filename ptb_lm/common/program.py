@@ -43,8 +43,9 @@ def module_name(name: str) -> str:
 
 def checkout() -> Path | None:
     """Return the root of the checkout that this program runs in; None if it is installed elsewhere."""
-    root = PACKAGE.parent
-    return root if (root / "setup.py").is_file() else None
+    pyproject = PACKAGE.parent / "pyproject.toml"
+    is_ours = pyproject.is_file() and f'\nname = "{NAME}"\n' in pyproject.read_text(encoding="utf-8")
+    return PACKAGE.parent if is_ours else None
 
 
 @functools.cache
@@ -53,12 +54,9 @@ def version() -> str:
 
     An installation may be older than the checkout that it leads to, and reading the file is quicker.
     """
-    pyproject = PACKAGE.parent / "pyproject.toml"
-    try:
-        project = pyproject.read_text(encoding="utf-8")
-    except OSError:
-        project = ""
-    if f'\nname = "{NAME}"\n' in project and (match := re.search(r'^version = "(.+)"$', project, re.M)):
+    root = checkout()
+    project = (root / "pyproject.toml").read_text(encoding="utf-8") if root else ""
+    if match := re.search(r'^version = "(.+)"$', project, re.M):
         return match[1]
     # Imported here, because it takes a while.
     from importlib import metadata
