@@ -50,7 +50,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     text = write(groups)
     if picture is not None:
         files.atomic_write(picture, plots.to_file(tables.curves(groups), kind=picture.suffix[1:]))
-    print(text, end="")
+    print("\n".join(map(streams.escape_for, text.split("\n"))), end="")
     if picture is not None:
         streams.tell(f"{PROG}: wrote {picture}")
     return 0

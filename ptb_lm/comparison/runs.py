@@ -15,8 +15,8 @@ from typing import Any
 from ptb_lm.common import streams
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import PENN_TREEBANK_SHA256
-from ptb_lm.data.preparation import PTB, is_path
-from ptb_lm.training import run_folders
+from ptb_lm.data.preparation import PTB, effective_settings, is_path
+from ptb_lm.training import run_data, run_folders
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import NoEpochError
 
@@ -57,7 +57,7 @@ class Run:
     def device(self) -> str:
         """The GPU, or processor and threads, and how many there were, as far as its files tell.
 
-        A number that was not the same in all sessions of the run is that of each, in their order.
+        A number that changed between sessions is given for each of them: `threads: 2, then 1`.
         """
         environment: dict[str, Any] = self.result.get("environment", {})
         sessions = [*self.result.get("earlier_environments", []), environment]
@@ -108,17 +108,19 @@ class RunGroup:
 
     @property
     def folder(self) -> Path:
-        """The folder of --seeds, if all runs are of one; else the first run's folder."""
-        folders = [run.folder for run in self.runs]
-        parents = {each.parent for each in folders if each.resolve().match(SEEDS)}
-        return parents.pop() if len(folders) > 1 and len(parents) == 1 else folders[0]
+        """The folder of --seeds, if all runs are of one, else the first run's; an absolute path."""
+        folders = [run.folder.resolve() for run in self.runs]
+        above = {each.parent if each.match(SEEDS) else each for each in folders}
+        return above.pop() if len(folders) > 1 and len(above) == 1 else folders[0]
 
     @property
     def settings(self) -> dict[str, Any]:
         """The chosen settings by name, without the seed; and the machine and the number of parameters."""
-        values = self.runs[0].config.to_json()
+        config = self.runs[0].config
+        values = config.to_json()
         values |= values.pop("hyperparameters")
-        values |= values.pop("preparation", {})
+        if values.pop("preparation", None):
+            values |= effective_settings(config.preparation)
         values |= {"init_from": values["init_from"]["run"]} if "init_from" in values else {}
         for name in ("seed", "source"):
             values.pop(name, None)
@@ -162,7 +164,7 @@ def read_groups(folders: Sequence[Path], *, command: str) -> list[RunGroup]:
         except NoEpochError as error:
             without.append(error)
             continue
-        settings = {**RunGroup([run]).settings, **UNKNOWN}
+        settings = {**RunGroup([run]).settings, **UNKNOWN, "data": run_data.identify(run.config)}
         alike.setdefault(repr(sorted(settings.items())), []).append(run)
     if without and not alike:
         raise without[0]
@@ -216,7 +218,11 @@ def _runs_in(folder: Path) -> list[Path]:
 
 def run_names(groups: Sequence[RunGroup]) -> list[str]:
     """Return each group's name: that of its folder, after as many parents' as tell groups apart."""
-    paths = [group.folder.resolve() for group in groups]
+    folders = [group.folder for group in groups]
+    paths = [
+        group.runs[0].folder.resolve() if folders.count(folder) > 1 else folder
+        for group, folder in zip(groups, folders, strict=True)
+    ]
     return [_name(path, [other for other in paths if other != path]) for path in paths]
 
 

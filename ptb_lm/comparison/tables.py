@@ -21,8 +21,8 @@ from ptb_lm.pages import document
 from ptb_lm.pages.document import NOTHING, CaptionedTable, Document, Section
 
 HOW_TO_READ = (
-    "The best epoch is chosen by validation alone. A run that has not ended, or has done more epochs since, "
-    "has no test perplexity. A row of several seeds has their mean ± standard deviation."
+    "The best epoch is chosen by validation alone. A run that is still to end, also one that goes on after "
+    "its end, has no test perplexity. A row of several seeds has their mean ± standard deviation."
 )
 WIDTH = 80  # of a terminal
 LAST_EPOCH = "The last epoch, where it is not the best"

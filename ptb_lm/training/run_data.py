@@ -132,6 +132,11 @@ def known_digest(run: RunConfig) -> str | None:
     return corpus.PENN_TREEBANK_SHA256 if run.data == PTB and run.init_from is None else None
 
 
+def identify(run: RunConfig) -> str:
+    """Return the digest of a run's text, or its name where no other text has that."""
+    return known_digest(run) or run.data
+
+
 def difference(run: RunConfig, data: Corpus) -> str | None:
     """Return a sentence if a text is not the one that config.json names; None if it is, or nothing tells."""
     if known_digest(run) in (None, data.sha256):

@@ -190,7 +190,7 @@ def differences(there: RunConfig, here: RunConfig) -> list[str]:
         if value != others[name][0]
     ]
     # Prepared otherwise, or with another vocabulary, any text has another digest.
-    if not words and _identity(there) != _identity(here):
+    if not words and run_data.identify(there) != run_data.identify(here):
         words = [f"data {_describe_text(there)} there, {_describe_text(here)} here"]
     return [*found, *words]
 
@@ -203,11 +203,6 @@ def _origins(run: RunConfig) -> dict[str, tuple[Any, str]]:
         return {**origins, "init_from": (None, "none")}
     text = f"{start.run} (SHA-256 {start.weights_sha256[:12]}…, {start.new_words:,} new words)"
     return {**origins, "init_from": ((start.weights_sha256, start.new_words), text)}
-
-
-def _identity(run: RunConfig) -> str:
-    """Return the digest of a run's text, or its name where no other text has that."""
-    return run_data.known_digest(run) or run.data
 
 
 def _describe_text(run: RunConfig) -> str:

@@ -19,6 +19,7 @@ from ptb_lm.common.markdown_tables import Name, Table
 from ptb_lm.comparison import tables
 from ptb_lm.comparison.runs import read_groups
 from ptb_lm.data import corpus
+from ptb_lm.data.preparation import Preparation
 
 pytestmark = pytest.mark.slow
 
@@ -209,7 +210,7 @@ def test_runs_on_other_text_are_another_row(folder: Path, tmp_path: Path) -> Non
     third = runs.train_run(copy, tmp_path / "third", "--seed", "3", *WIDE)
     fourth = runs.train_run(other, tmp_path / "fourth", "--seed", "4", *WIDE)
     found = folder / "seeds", third, fourth
-    assert [row["seeds"] for row in results(*found)] == ["1, 2, 3", "4"]
+    assert [(row["run"], row["seeds"]) for row in results(*found)] == [("seed-1", "1, 2, 3"), ("fourth", "4")]
     assert [*differences(*found)["data"].values()] == [
         f"data (SHA-256 {corpus.load(each).sha256[:12]}…)" for each in (folder / "data", other)
     ]
@@ -240,6 +241,37 @@ def test_penn_treebank_is_one_text_wherever_it_lies(folder: Path, tmp_path: Path
     runs.change(seeds / "seed-2" / "config.json", lambda config: config.pop("source"))
     (row,) = results(seeds)
     assert row["seeds"] == "1, 2"
+
+
+def test_seeds_are_one_row_by_what_their_flags_do(folder: Path, tmp_path: Path) -> None:
+    """Also where one of them names a default, and where its text has moved into a folder of another name."""
+    seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
+    for seed, given in ((1, {}), (2, {"min_count": 2})):
+        preparation = Preparation(**given).to_json()
+        set_values(seeds / f"seed-{seed}" / "config.json", preparation=preparation)
+    set_values(seeds / "seed-2" / "config.json", data="/elsewhere/moved")
+    (row,) = results(seeds)
+    assert row["seeds"] == "1, 2"
+
+
+def test_seeds_of_two_devices_are_rows_of_two_names(folder: Path, tmp_path: Path) -> None:
+    seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
+    for seed in (3, 4):
+        run = shutil.copytree(seeds / "seed-1", seeds / f"seed-{seed}")
+        set_values(run / "config.json", seed=seed)
+        runs.change(run / "result.json", lambda result: result["environment"].update({"cuda": "13.0"}))
+    assert [(row["run"], row["seeds"]) for row in results(seeds)] == [("seed-1", "1, 2"), ("seed-3", "3, 4")]
+
+
+def test_a_run_cannot_steer_the_terminal(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = shutil.copytree(folder / "other", tmp_path / "other")
+    set_values(run / "config.json", data="a\x1b[2Jb")
+    assert "a\x1b[2Jb" in compared(capsys, run)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    text = compared(capsys, run)
+    assert ("a\\x1b[2Jb" in text, "\x1b" in text) == (True, False)
 
 
 def test_a_seed_that_has_not_ended_stays_with_the_others(folder: Path, tmp_path: Path) -> None:
