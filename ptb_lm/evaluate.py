@@ -49,7 +49,11 @@ def _parser() -> cli.Parser:
         f"follows all lines before it ({cli.command_name('score')} scores each line independently)",
     )
     run_flags.add_column(parser)
-    parser.add_argument("--data", help="where the run's data are now (default: where they were in training)")
+    parser.add_argument(
+        "--data",
+        type=cli.nonempty,
+        help="where the run's data are now (default: where they were in training)",
+    )
     add_flags(parser)
     return parser
 

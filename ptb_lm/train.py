@@ -113,6 +113,7 @@ def _described_help() -> str:
 def _add_data(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--data",
+        type=cli.nonempty,
         help="ptb (default), synthetic (preset: demo), a folder, a file or hf:NAME",
     )
     run_flags.add_text(group)

@@ -303,6 +303,28 @@ def test_an_unknown_command_is_refused_with_the_nearest(
     assert capsys.readouterr() == ("", f"{commands.PROG}: {problem} (see --help)\n")
 
 
+@pytest.mark.parametrize(
+    ("command", "given", "name"),
+    [
+        ("train", ["--data", ""], "--data"),
+        ("evaluate", ["demo", "--data", ""], "--data"),
+        ("download", ["--to", ""], "--to"),
+        ("compare", [""], "RUN"),
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder_s(
+    command: str,
+    given: list[str],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    problem = runs.refusal(capsys, importlib.import_module(f"ptb_lm.{command}"), *given)
+    assert problem == f"argument {name}: must not be empty (see --help)"
+
+
 @pytest.mark.slow
 def test_the_version_is_the_one_that_is_declared(capsys: pytest.CaptureFixture[str]) -> None:
     (declared,) = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)

@@ -46,6 +46,12 @@ def _seconds_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / host.HERTZ
 
 
+def test_nothing_is_held_back_from_a_closed_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with host.hold_back_stderr():
+        assert sys.stderr is None
+
+
 @pytest.mark.parametrize(
     ("taken", "threads", "expected"),
     [

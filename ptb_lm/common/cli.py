@@ -49,6 +49,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             prog=prog, description=description, allow_abbrev=False, formatter_class=flags.HelpFormatter
         )
+        # Path("") would be the current folder.
+        self.register("type", Path, lambda value: Path(nonempty(value)))
         self._negative_number_matcher = flags.NEGATIVE_NUMBER  # argparse's own lacks -5e-05
 
     def add_output(self, flag: str, *, replaced: str = "", **given: Any) -> None:
@@ -123,6 +125,13 @@ def whole_number(least: int, most: float = math.inf) -> Callable[[str], int]:
     return parse
 
 
+def nonempty(value: str) -> str:
+    """Return a flag's value, which must not be "", as that of an unset variable is."""
+    if not value:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return value
+
+
 def parse_finite(text: str) -> float | None:
     """Return a finite number as a person writes it; None if it is none."""
     try:
@@ -175,7 +184,9 @@ def remark(line: str) -> None:
             streams.tell(f"stdout: {error.strerror}; the run goes on without it")
 
 
-def progress_bar(total: int, description: str, *, initial: int = 0) -> "tqdm":
+def progress_bar(
+    total: int | None, description: str, *, initial: int = 0, unit: str = "step", unit_scale: bool = False
+) -> "tqdm":
     """Return a progress bar on stderr; it is silent when stderr is not a terminal, or closed."""
     from tqdm import tqdm
 
@@ -183,7 +194,8 @@ def progress_bar(total: int, description: str, *, initial: int = 0) -> "tqdm":
         total=total,
         desc=description,
         initial=initial,
-        unit="step",
+        unit=unit,
+        unit_scale=unit_scale,
         leave=False,
         disable=True if sys.stderr is None else None,
         dynamic_ncols=True,

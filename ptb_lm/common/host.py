@@ -77,6 +77,9 @@ def hold_back_stderr() -> Iterator[None]:
     TensorFlow's libraries write notices while they are loaded, before they read TF_CPP_MIN_LOG_LEVEL
     (https://github.com/tensorflow/tensorflow/issues/100442).
     """
+    if sys.stderr is None:  # it is closed, and nobody sees notices
+        yield
+        return
     sys.stderr.flush()
     terminal = streams.terminal = os.dup(2)
     with tempfile.TemporaryFile() as notices:

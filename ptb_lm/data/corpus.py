@@ -166,7 +166,7 @@ def _notes(
     if parts["train"].span:
         yield (
             f"{parts['train'].path} has too few lines to hold out some: its words are split instead, into "
-            f"{', '.join(SPLITS)} in this order, and no {EOS} is added"
+            f"{', '.join(SPLITS)} in this order, and no {EOS} is added at its end"
         )
     if text := text_file.describe_marks(marks):
         yield text

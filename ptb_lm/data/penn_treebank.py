@@ -18,8 +18,7 @@ from pathlib import Path, PurePosixPath
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from tqdm import tqdm
-
+from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import atomic_path
 from ptb_lm.common.program import command_name
@@ -127,13 +126,11 @@ def _get(url: str, timeout: float, deadline: float) -> bytes:
     end, content = time.monotonic() + deadline, bytearray()
     with (
         urlopen(request, timeout=timeout) as response,  # noqa: S310
-        # disable=None: quiet unless stderr is a terminal.
-        tqdm(
-            total=getattr(response, "length", None),  # only of an answer by HTTP
-            desc=url.rpartition("/")[2],
+        cli.progress_bar(
+            getattr(response, "length", None),  # only of an answer by HTTP
+            url.rpartition("/")[2],
             unit="B",
             unit_scale=True,
-            disable=None,
         ) as bar,
     ):
         while block := response.read1(1 << 16):

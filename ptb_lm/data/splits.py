@@ -87,16 +87,26 @@ def _by_split(files: dict[str, list[Path]]) -> _Files:
 def _files_by_name(folder: Path) -> dict[str, _Files]:
     """Return the files of each split by the pattern of their names, in the order of NAMES."""
     found: dict[str, dict[str, list[Path]]] = defaultdict(lambda: defaultdict(list))
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir(), key=_by_numbers):
         if match := _NAME.fullmatch(path.name):
             prefix, split, shard, suffix = match.groups("")
-            inside = sorted(path.iterdir()) if path.is_dir() and path.name == split else []
+            inside = path.iterdir() if path.is_dir() and path.name == split else ()
             # What `datasets` computed from a split lies beside it, and so does .json about it.
             kinds = {*tables.TABLES} - {".json"}
-            parts = [each for each in inside if tables.format_of(each) in kinds and each.name[:6] != "cache-"]
+            parts = [
+                each
+                for each in sorted(inside, key=_by_numbers)
+                if tables.format_of(each) in kinds and each.name[:6] != "cache-"
+            ]
             name = "{}/" if parts else f"{prefix}{{}}{'-*' if shard else ''}{suffix}"
             found[name][split] += parts or [path]
     return {name: _by_split(found[name]) for name in NAMES if name in found}
+
+
+def _by_numbers(path: Path) -> tuple[list[str | int], str]:
+    """Return what sorts files by the numbers in their names: part 10 comes after part 2."""
+    parts = re.split(r"(\d+)", path.name)
+    return [int(part) if part.isdecimal() else part for part in parts], path.name
 
 
 def _files(folder: Path) -> tuple[str, _Files]:

@@ -133,7 +133,7 @@ def hub_files(name: str) -> dict[str, list[Path]]:
     if sys.stderr is None or not sys.stderr.isatty():
         datasets.disable_progress_bars()
     try:
-        splits = datasets.load_dataset(place, config)
+        splits = datasets.load_dataset(place, config, keep_in_memory=False)  # in memory it has no files
     except Exception as error:  # of many kinds: of the network, of names, of formats
         raise UserError(f"--data {HUB}{name}: {one_line(error)}") from None
     return {split: [Path(each["filename"]) for each in part.cache_files] for split, part in splits.items()}

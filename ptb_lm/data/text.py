@@ -108,7 +108,8 @@ def _encode_chunks(part: Part, table: dict[str, int]) -> Ids:
             # Counted by newlines: <eos> may also be a word of the text.
             lines = enumerate(chunk.split("\n"), line)
             found = (n for n, text in lines if word in part.treatment.prefix_tokens(f"{text}\n"))
-            number = next(found, line)  # a space before the rest of a line is in none of them
+            # In none if the word is the space at which a line was cut: cutting by lines loses it.
+            number = next(found, line)
             raise UnknownWordError(
                 f"{locate(part, number)}: the word {word!r} is not in the vocabulary, which has no {UNK}"
             ) from None
