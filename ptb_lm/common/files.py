@@ -133,12 +133,13 @@ def leftovers(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def lock(folder: Path, *, name: Path | None = None) -> Iterator[None]:
+def lock(folder: Path, *, name: Path | None = None, wait: bool = False) -> Iterator[None]:
     """Lock a folder against other processes that ask for the same lock; make it if it does not exist.
 
     Args:
         folder: The folder to lock.
         name: The name of the folder in the error; None: its own.
+        wait: True to wait until no other process has the lock.
 
     Raises:
         UserError: Another process is at work in it.
@@ -150,7 +151,7 @@ def lock(folder: Path, *, name: Path | None = None) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise UserError(f"another process is using {name or folder}") from None
         yield

@@ -6,7 +6,6 @@ looks is in templates/*.mplstyle.
 
 import base64
 import contextlib
-import html
 import io
 import warnings
 from abc import ABC, abstractmethod
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from ptb_lm.common import streams
 from ptb_lm.common.errors import UserError, how_to_install
-from ptb_lm.common.files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,37 +70,19 @@ def to_data_uri(plot: Plot, *, scheme: str) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
 
 
-def to_file(plot: Plot, *, kind: str) -> bytes:
+def to_file(plot: Plot, *, kind: str, scheme: str = "light", transparent: bool = False) -> bytes:
     """Draw a plot as a file of its own.
 
     Args:
         plot: The plot.
         kind: The format, "svg" or "png".
+        scheme: The paper, "light" or "dark".
+        transparent: True to leave the paper out.
 
     Raises:
         UserError: matplotlib is not installed.
     """
-    return _render(plot, "light", kind=kind, alone=True)
-
-
-def write_svg(plot: Plot, path: Path) -> None:
-    """Draw a plot into a file that is readable on light and on dark paper, as a browser's user prefers.
-
-    Args:
-        plot: The plot.
-        path: The file, an SVG without paper that holds the plot in both schemes.
-
-    Raises:
-        UserError: matplotlib is not installed.
-        OSError: The folder is not writable, or the disk is full.
-    """
-    drawn = {
-        scheme: _render(plot, scheme, alone=True, transparent=True).decode() for scheme in ("light", "dark")
-    }
-    both = {scheme: svg[svg.index("<svg") :] for scheme, svg in drawn.items()}
-    template = (_TEMPLATES / "both_schemes.svg").read_text(encoding="utf-8")
-    size = {"width": _LARGER * _WIDTH * 72, "height": _LARGER * plot.height * 72}
-    atomic_write(path, template.format(title=html.escape(plot.title), **size, **both))
+    return _render(plot, scheme, kind=kind, alone=True, transparent=transparent)
 
 
 def style_sheets(scheme: str) -> list[Path]:

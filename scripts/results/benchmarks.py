@@ -21,15 +21,16 @@ from ptb_lm.common.markdown_tables import write_markdown
 from ptb_lm.pages.document import NOTHING
 from results import store
 from results.expand import expand_entries
-from results.markdown import interval, ratio
+from results.markdown import format_range
 
+TO = " to "  # between the ends of an interval
 ALL_TITLES = (
     *("benchmark", "commit", "processor or GPU", "day", "processes of a variant:"),
     *("A/A intervals that contain 1:", "resolution:"),
 )
 
 
-def file(name: str) -> str:
+def relative_path(name: str) -> str:
     """Return where a benchmark is, from the checkout's root."""
     return f"results/{store.BENCH}/{name}{row_archive.SUFFIX}"
 
@@ -41,7 +42,7 @@ def read(results: Path, name: str) -> Summary:
     Raises:
         UserError: It is missing or broken.
     """
-    return summarise(results.parent / file(name))
+    return summarise(results.parent / relative_path(name))
 
 
 def newest(results: Path, names: str | Sequence[str]) -> str:
@@ -51,7 +52,7 @@ def newest(results: Path, names: str | Sequence[str]) -> str:
         UserError: One of them is broken, or none exists.
     """
     known = [names] if isinstance(names, str) else names
-    found = [name for name in known if (results.parent / file(name)).exists()]
+    found = [name for name in known if (results.parent / relative_path(name)).exists()]
     return max(found, key=lambda name: read(results, name).times[-1]) if found else known[0]
 
 
@@ -90,7 +91,7 @@ def build(results: Path, spec: Mapping[str, Any], titles: Mapping[str, str]) -> 
     framework = spec.get("framework", "torch")
     sources = {"": spec["bench"]} if "bench" in spec else spec["sources"]
     lines = {
-        name: f"{where(read(results, bench), framework)} ([rows](/{file(bench)}))"
+        name: f"{where(read(results, bench), framework)} ([rows](/{relative_path(bench)}))"
         for name, bench in sources.items()
     }
     if "" in lines:
@@ -141,10 +142,16 @@ FIGURES: dict[str, Callable[[Group, Result, LogMean | None], str]] = {
     ),
     "share of peak": lambda group, result, value: _share(result),
     "precision": lambda group, result, value: _precision(result),
-    "ratio": lambda group, result, value: "" if value is None or value.error is None else ratio(value),
-    "ratio or 1": lambda group, result, value: "1" if value is None or value.error is None else ratio(value),
+    "ratio": lambda group, result, value: (
+        "" if value is None or value.error is None else formats.ratio(value, between=TO)
+    ),
+    "ratio or 1": lambda group, result, value: (
+        "1" if value is None or value.error is None else formats.ratio(value, between=TO)
+    ),
     "times": lambda group, result, value: formats.times(value.estimate) if value else "",
-    "interval": lambda group, result, value: interval(value.interval) if value and value.interval else "",
+    "interval": lambda group, result, value: (
+        formats.interval(value, between=TO) if value and value.interval else ""
+    ),
 }
 
 
@@ -218,15 +225,11 @@ def _row(name: str, summary: Summary, tests: Sequence[LogMean]) -> list[str]:
     halves = sorted(each.half_width for each in tests if each.half_width is not None)
     facts = {name: "/".join(values) for name, values in summary.environment.items()}
     return [
-        f"[{name}](/{file(name)})",
+        f"[{name}](/{relative_path(name)})",
         ", ".join(_commits(summary)),
         _machine(facts),
         summary.times[0].partition("T")[0],
-        _range([str(count) for count in counts]),
+        format_range([str(count) for count in counts]),
         _count_held(tests) if tests else NOTHING,
-        _range([formats.percent(half) for half in halves]) if halves else NOTHING,
+        format_range([formats.percent(half) for half in halves]) if halves else NOTHING,
     ]
-
-
-def _range(ordered: Sequence[str]) -> str:
-    return " to ".join(dict.fromkeys((ordered[0], ordered[-1])))

@@ -30,7 +30,9 @@ def has_one_recipe(preset: str) -> bool:
 def others(config: RunConfig, environment: dict[str, Any]) -> str:
     """Return the flags of a run that have no column of their own in runs.csv."""
     choice, flags = config.choice, []
-    usual = {choice.framework_row.executions[0], *(["eager"] if "cuda" not in environment else [])}
+    usual = {choice.framework_row.executions[0]}
+    if "auto" in usual and "cuda" not in environment:
+        usual.add("eager")  # which auto is on a CPU
     if choice.execution not in usual:
         flags += ["--execution", choice.execution]
     if choice.unroll != choice.framework_row.unrolls[0]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench import row_archive, rows
-from ptb_lm.common import files
+from ptb_lm.common import files, json_files
 from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs
 from ptb_lm.inference.adaptation import Cache, Dynamic
@@ -33,7 +33,8 @@ def run(
         replace: True for a run that takes the place of another of this name.
 
     Returns:
-        Whether there was anything to keep: no epoch, or a run that has not ended where one had, is not.
+        True if the run was kept. False if it has no epoch, or has not ended while a finished run of this name
+        is kept.
 
     Raises:
         UserError: A file of the run is broken, or another run has its name.
@@ -106,7 +107,7 @@ def adaptation(results: Path, file: Path, name: str, of: str) -> None:
         UserError: The file is none of that command's.
     """
     try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json_files.read(file, remedy="make it again")
         settings = [str(make(**found[kind])) for kind, make in _KINDS.items() if found[kind] is not None]
         choice, environment = found["run"], found["environment"]
         row = {

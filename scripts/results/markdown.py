@@ -2,11 +2,9 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ptb_lm.bench.intervals import LogMean
-from ptb_lm.bench.reporting import formats
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import atomic_write
 
@@ -24,17 +22,9 @@ def perplexity(values: Iterable[float | None], *, strong: bool = False) -> str:
     return f"**{mean}**{spread}" if strong else mean + spread
 
 
-def ratio(value: LogMean | None) -> str:
-    """Return a ratio with its 95 % interval, if it has one; nothing if there is no ratio."""
-    if value is None:
-        return ""
-    known = "" if value.interval is None else f" ({interval(value.interval)})"
-    return f"{formats.times(value.estimate)}{known}"
-
-
-def interval(ends: tuple[float, float]) -> str:
-    """Return the interval of a ratio."""
-    return " to ".join(map(formats.end, ends))
+def format_range(ordered: Sequence[str]) -> str:
+    """Return the first and the last of some texts, once if they are the same."""
+    return " to ".join(dict.fromkeys((ordered[0], ordered[-1])))
 
 
 def fill_parts(page: Path, parts: Mapping[str, str]) -> str:

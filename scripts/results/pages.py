@@ -32,16 +32,16 @@ def parts(results: Path) -> dict[str, str]:
         UserError: A benchmark or a table is missing or broken.
     """
     found: dict[str, Any] = tomllib.loads(SPECIFICATION.read_text(encoding="utf-8"))
-    made = {}
+    tables = {}
     for name, spec in found["benchmark"].items():
         shared = {key: found[key][spec[key]] for key in ("columns", "rows") if isinstance(spec[key], str)}
-        made[name] = benchmarks.build(results, {**spec, **shared}, found["titles"])
-    made |= {name: study_tables.build(results, spec) for name, spec in found["study"].items()}
+        tables[name] = benchmarks.build(results, {**spec, **shared}, found["titles"])
+    tables |= {name: study_tables.build(results, spec) for name, spec in found["study"].items()}
     runs = run_tables.read(results)
-    made |= {name: records.table(runs, name) for name in records.TABLES}
-    made |= {f"ablation of {preset}": run_tables.ablation(runs, preset) for preset in run_tables.STEPS}
+    tables |= {name: records.table(runs, name) for name in records.TABLES}
+    tables |= {f"ablation of {preset}": run_tables.ablation(runs, preset) for preset in run_tables.STEPS}
     return {
-        **made,
+        **tables,
         "benchmarks": benchmarks.all_of_them(results),
         **published.build(results),
         "perplexities": run_tables.perplexities(runs),

@@ -6,8 +6,8 @@ again only if its data change, and checked without matplotlib. To draw one in an
 
 import dataclasses
 import hashlib
+import html
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from ptb_lm.pages.plots import Plot
 from results import benchmarks, run_tables, store
 
 FOLDER = "docs/pictures"  # from the checkout's root
+TEMPLATE = Path(__file__).resolve().parent / "both_schemes.svg"  # a plot for light and for dark paper
 PRESETS = ("small", "medium")
 RECIPES = {"tutorial": "--", "default": "-"}  # and how the line is drawn
 
@@ -89,14 +90,17 @@ def is_drawn(plot: Plot, path: Path) -> bool:
 
 
 def draw(plot: Plot, path: Path) -> None:
-    """Draw a plot into a file.
+    """Draw a plot into a file that is readable on light and on dark paper, as a browser's user prefers.
 
     Raises:
         UserError: matplotlib is not installed.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        drawn = Path(folder) / path.name
-        plots.write_svg(plot, drawn)
-        text = drawn.read_text(encoding="utf-8")
+    both = {}
+    for scheme in ("light", "dark"):
+        svg = plots.to_file(plot, kind="svg", scheme=scheme, transparent=True).decode()
+        both[scheme] = svg[svg.index("<svg") :]
+    width, height = re.findall(r'(?:width|height)="([\d.]+)pt"', both["light"])[:2]
+    size = {"width": float(width), "height": float(height)}
+    text = TEMPLATE.read_text(encoding="utf-8").format(title=html.escape(plot.title), **size, **both)
     path.parent.mkdir(parents=True, exist_ok=True)
     files.atomic_write(path, f"{text.rstrip()}\n{digest_line(plot)}")

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ptb_lm.common.errors import UserError
 from results.expand import expand_entries
@@ -81,9 +82,14 @@ def fill_placeholders(text: str, device: str, commit: str = "COMMIT") -> str:
 
 
 @cache
-def read(path: Path = FILE) -> dict[str, PlannedResult]:
+def _load() -> dict[str, Any]:
+    return tomllib.loads(FILE.read_text(encoding="utf-8"))
+
+
+@cache
+def read() -> dict[str, PlannedResult]:
     """Return what can be made, by name."""
-    plan = tomllib.loads(path.read_text(encoding="utf-8"))
+    plan = _load()
     known = {field.name for field in fields(Step)}
     found = {}
     for name, entry in plan["results"].items():
@@ -98,7 +104,7 @@ def read(path: Path = FILE) -> dict[str, PlannedResult]:
 
 def results_of(names: Iterable[str], device: str) -> list[str]:
     """Return the results for some names, of which "all" is one, each once."""
-    usual: list[str] = tomllib.loads(FILE.read_text(encoding="utf-8"))["all"][device]
+    usual: list[str] = _load()["all"][device]
     return list(dict.fromkeys(itertools.chain(*(usual if name == "all" else [name] for name in names))))
 
 

@@ -42,7 +42,7 @@ def _cells(results: Path, row: dict[str, Any]) -> list[str]:
     row["published"] = row["published"] or "; ".join(map(_format_published, _figures(row)))
     command = f"`{row['command']}`" if row["command"] else NOTHING
     measured = (
-        f"[{_format_ours(results, row)}](/{benchmarks.file(row['bench'])})"
+        f"[{_format_ours(results, row)}](/{benchmarks.relative_path(row['bench'])})"
         if row["bench"]
         else row["measured"]
     )

@@ -7,6 +7,7 @@ import pandas as pd
 
 from ptb_lm.common import cli, host
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.markdown_tables import markdown_code
 from ptb_lm.comparison import runs as trained
 from ptb_lm.comparison.runs import Run
 from ptb_lm.data.preparation import PTB
@@ -126,11 +127,11 @@ def table(runs: pd.DataFrame, name: str) -> str:
         "what changed": first("record"),
         "machine": lambda run: f"{run['platform'].iloc[0].partition('-')[0]}, {run['cores'].iloc[0]} cores",
         "processor": first("machine"),
-        "command": lambda run: f"`{cli.TRAIN} {run['flags'].iloc[0]}{_seed(run)}`",
+        "command": lambda run: markdown_code(f"{cli.TRAIN} {run['flags'].iloc[0]}{_seed(run)}"),
         "epochs:": first("epochs_done"),
         "test:": lambda run: f"{run['test'].iloc[0]:.2f}",
         "seconds:": lambda run: f"{run[clock].iloc[0]:.1f}",
-        "id in runs.csv": lambda run: f"`{run['id'].iloc[0]}`",
+        "id in runs.csv": lambda run: markdown_code(run["id"].iloc[0]),
     }
     return show(listed.sort_values("started"), columns, ["id"])
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pandas as pd
 
 from ptb_lm.common import cli
-from ptb_lm.common.markdown_tables import write_markdown
+from ptb_lm.common.markdown_tables import markdown_code, markdown_text, write_markdown
 from ptb_lm.data.preparation import PTB
 from ptb_lm.model.config import Config
 from ptb_lm.model.presets import PRESETS
 from results import flags, store
-from results.markdown import perplexity
+from results.markdown import format_range, perplexity
 
 CellWriter = Callable[[pd.DataFrame], str]
 # Train, valid and test of a last epoch, from the docstring of TensorFlow's tutorial (ptb_word_lm.py).
@@ -110,7 +110,7 @@ def _mean(column: str, *, strong: bool = False, ended: bool = False) -> CellWrit
 
 def first(column: str) -> CellWriter:
     """Return a cell with a column's value of the first run."""
-    return lambda runs: str(runs[column].iloc[0])
+    return lambda runs: markdown_text(str(runs[column].iloc[0]))
 
 
 def _distinct(runs: pd.DataFrame, column: str, between: str) -> str:
@@ -134,7 +134,7 @@ def short_commit(runs: pd.DataFrame) -> str:
 
 
 _ROWS: dict[str, CellWriter] = {
-    f"`{cli.TRAIN}` …": lambda runs: f"`{runs['flags'].iloc[0]}`",
+    f"`{cli.TRAIN}` …": lambda runs: markdown_code(runs["flags"].iloc[0]),
     "seeds": lambda runs: _distinct(runs, "seed", ", "),
     "epochs (best):": _epochs,
     "train:": _mean("train"),
@@ -146,7 +146,7 @@ _ROWS: dict[str, CellWriter] = {
     "words/s:": lambda runs: f"{runs['words_per_second'].mean():,.0f}",
     "minutes:": _minutes,
     "device": first("machine"),
-    "ids in runs.csv": lambda runs: ", ".join(f"`{name}`" for name in runs["id"]),
+    "ids in runs.csv": lambda runs: ", ".join(map(markdown_code, runs["id"])),
 }
 
 
@@ -172,10 +172,6 @@ def all_of_them(runs: pd.DataFrame) -> str:
     return "\n".join(parts)
 
 
-def _range(values: pd.Series) -> str:
-    return " to ".join(dict.fromkeys(f"{bound:.0f}" for bound in (values.min(), values.max())))
-
-
 _SHORT: dict[str, CellWriter] = {
     "configuration": lambda runs: runs["title"].iloc[0],
     "test perplexity, best epoch:": _mean("test", strong=True),
@@ -185,7 +181,7 @@ _SHORT: dict[str, CellWriter] = {
         if (preset := runs["preset"].iloc[0]) in TUTORIAL_PERPLEXITIES and not runs["overrides"].iloc[0]
         else "–"
     ),
-    "minutes:": lambda runs: _range(runs["seconds"] / 60),
+    "minutes:": lambda runs: format_range([f"{seconds / 60:.0f}" for seconds in sorted(runs["seconds"])]),
     "runs:": lambda runs: str(len(runs)),
     "precision": lambda runs: _distinct(runs, "precision", " or "),
     "processor or GPU": lambda runs: _distinct(runs, "processor", ", "),
@@ -305,8 +301,8 @@ def _model(runs: pd.DataFrame) -> str:
 def fine_tuning(runs: pd.DataFrame) -> str:
     """Return the table of the runs on other texts."""
     columns: dict[str, CellWriter] = {
-        "id": lambda run: f"`{run['id'].iloc[0]}`",
-        "flags": lambda run: f"`{run['flags'].iloc[0]}`",
+        "id": lambda run: markdown_code(run["id"].iloc[0]),
+        "flags": lambda run: markdown_code(run["flags"].iloc[0]),
         "learning rate:": lambda run: f"{run['config'].iloc[0].learning_rate:g}",
         "valid:": _mean("valid"),
         "test:": _mean("test", strong=True),

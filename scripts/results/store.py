@@ -73,13 +73,14 @@ def put(
         key: The column that says what they are of.
         sort: Columns to sort the table by; none: rows stay in their order, and new ones come last.
     """
-    new, table = pd.DataFrame(rows), read(results, name)
-    if not table.empty:
-        (of,) = new[key].unique()
-        table = table[table[key] != of].astype(object)
-    both = pd.concat([table, new.astype(object)], ignore_index=True)
-    if sort:
-        both = both.sort_values(list(sort), kind="stable")
-    path = results / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.atomic_write(path, to_csv(both))
+    new, path = pd.DataFrame(rows), results / name
+    with files.lock(results, wait=True):  # of another process that puts rows there
+        table = read(results, name)
+        if not table.empty:
+            (value,) = new[key].unique()
+            table = table[table[key] != value].astype(object)
+        both = pd.concat([table, new.astype(object)], ignore_index=True)
+        if sort:
+            both = both.sort_values(list(sort), kind="stable")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.atomic_write(path, to_csv(both))

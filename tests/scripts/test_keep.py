@@ -123,16 +123,16 @@ def test_a_record_keeps_the_rules_of_its_list(
             records.add(results, copy, "mine", "faster")
         assert not results.exists()
         return
-    records.add(results, copy, "mine", "faster")
+    records.add(results, copy, "my|run", "faster | here")
     row, shown = runs.result(copy), run_tables.read(results)
     (line,) = records.table(shown, "records of two CPU cores").splitlines()[2:]
     cells = line.strip("| ").split(" | ")
     assert cells[0] == row["environment"]["started"][:10]
-    assert cells[1:3] == ["ccccccc", "faster"]
-    assert cells[-4:] == ["2", "78.30", f"{row['command_seconds']:.1f}", "`mine`"]
+    assert cells[1:3] == ["ccccccc", r"faster \| here"]
+    assert cells[-4:] == ["2", "78.30", f"{row['command_seconds']:.1f}", r"`my\|run`"]
     assert len(records.table(shown, "records").splitlines()) == 2
     with pytest.raises(UserError, match="faster"):
-        records.add(results, copy, "mine", "slower")
+        records.add(results, copy, "my|run", "slower")
 
 
 def test_seeds_share_a_row_with_their_mean_and_their_ends(

@@ -4,10 +4,14 @@ import dataclasses
 import json
 import shlex
 import shutil
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import bench_rows
+import pandas as pd
 import pytest
 import runs
 from support import ROOT
@@ -17,7 +21,7 @@ from ptb_lm import __main__ as commands
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import row_archive, rows
 from ptb_lm.bench.summary import summarise
-from ptb_lm.common import files
+from ptb_lm.common import files, json_files
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.presets import RECIPES
 from ptb_lm.training.run_flags import new_config
@@ -127,6 +131,49 @@ def test_a_run_is_kept_with_its_curve_and_replaced_only_by_one_that_has_ended(tm
         keep.run(results, run, "mine")
     assert keep.run(results, run, "mine", replace=True)
     assert [*store.read(results, store.curves("small"))["id"]] == ["mine", "other"]
+
+
+def test_an_adapted_test_that_has_changed_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    json_files.write(file, {"adapted_perplexity": 71.5})
+    file.write_text(file.read_text().replace("71.5", "71.4"))
+    with pytest.raises(UserError, match="has changed"):
+        keep.adaptation(tmp_path, file, "mine", "run")
+
+
+@pytest.mark.parametrize(
+    ("framework", "execution", "environment", "expected"),
+    [
+        ("torch", "auto", {}, ""),
+        ("torch", "eager", {}, ""),
+        ("torch", "eager", {"cuda": "13.0"}, "--execution eager"),
+        ("tensorflow", "graph", {}, ""),
+        ("tensorflow", "eager", {}, "--execution eager"),
+    ],
+)
+def test_the_execution_is_kept_where_it_is_not_the_usual_one(
+    framework: str, execution: str, environment: dict[str, str], expected: str
+) -> None:
+    run = new_config({"framework": framework, "execution": execution})
+    assert flags.others(run, environment) == expected
+
+
+def test_rows_of_two_processes_at_once_are_both_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second begins when the first has read the table and not written it yet."""
+    read, put = store.read, partial(store.put, tmp_path, "t.csv", key="id")
+    second = threading.Thread(target=put, args=([{"id": "second"}],))
+
+    def read_and_wait(results: Path, name: str) -> pd.DataFrame:
+        table = read(results, name)
+        if second.ident is None:
+            second.start()
+            second.join(0.2)
+        return table
+
+    monkeypatch.setattr(store, "read", read_and_wait)
+    put([{"id": "first"}])
+    second.join()
+    assert {*read(tmp_path, "t.csv")["id"]} == {"first", "second"}
 
 
 ROWS = """{"command": "python x", "processor": "AMD EPYC", "commit": "71133183"}
@@ -265,8 +312,13 @@ def test_a_picture_is_drawn_again_if_what_it_shows_changes(tmp_path: Path) -> No
     picture = tmp_path / pictures.FOLDER / "curves.svg"
     plot = pages.plan_pictures(tmp_path)[picture]
     pictures.draw(plot, picture)
-    drawn = picture.read_text()
-    assert all(text in drawn for text in ("small, default recipe", "medium, published: 86.16"))
+    svg, root = "{http://www.w3.org/2000/svg}", ElementTree.parse(picture).getroot()
+    groups = {group.get("class"): group for group in root.iterfind(f"{svg}g")}
+    assert groups.keys() == {"light", "dark"}
+    for group in groups.values():
+        texts = {text.text for text in group.iter(f"{svg}text")}
+        assert {"small, default recipe", "medium, published: 86.16"} <= texts
+    assert "prefers-color-scheme: dark" in str(root.findtext(f"{svg}style"))
     assert pictures.is_drawn(plot, picture)
     curves = tmp_path / "results" / store.curves("small")
     frame = store.read(tmp_path / "results", store.curves("small"))

@@ -30,9 +30,9 @@ def times(value: float) -> str:
     return significant(value, 2) if value < 0.1 else f"{value:,.2f}"
 
 
-def ratio(value: LogMean) -> str:
-    """Return a ratio with its interval, if it has one."""
-    known = "" if value.interval is None else f" ({interval(value)})"
+def ratio(value: LogMean, *, between: str = "–") -> str:
+    """Return a ratio with its interval, if it has one, whose ends have a dash or a word between them."""
+    known = "" if value.interval is None else f" ({interval(value, between=between)})"
     return f"{times(value.estimate)}{known}"
 
 
@@ -49,11 +49,11 @@ def rate(value: LogMean) -> str:
     return f"{significant(value.estimate, 4)}{ends}"
 
 
-def interval(value: LogMean | None) -> str:
-    """Return the interval of a ratio, if it has one."""
+def interval(value: LogMean | None, *, between: str = "–") -> str:
+    """Return the interval of a ratio, if it has one, with a dash or a word between its ends."""
     if value is None or value.interval is None:
         return NOTHING
-    return "–".join(map(end, value.interval))
+    return between.join(map(end, value.interval))
 
 
 def end(value: float) -> str:
