@@ -55,7 +55,7 @@ def room(module: str) -> str:
     return COMMANDS
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
+def find_imports(tree: ast.AST) -> Iterator[str]:
     """Yield the modules that some code imports anywhere; a name in a package may be a module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -72,13 +72,13 @@ def arrows() -> dict[str, set[str]]:
     table: dict[str, set[str]] = defaultdict(set)
     for module, path in MODULES.items():
         own = room(module)
-        for name in imported(ast.parse(path.read_text(encoding="utf-8"))):
+        for name in find_imports(ast.parse(path.read_text(encoding="utf-8"))):
             if name in MODULES and room(name) != own:
                 table[own].add(room(name))
     return dict(table)
 
 
-def drawn(table: dict[str, set[str]]) -> str:
+def to_mermaid(table: dict[str, set[str]]) -> str:
     """Return the picture, in the language of Mermaid, which GitHub draws."""
     lines = ["```mermaid", "flowchart TD"]
     for floor in reversed(FLOORS):
@@ -99,7 +99,7 @@ def _reached(name: str, table: dict[str, set[str]]) -> set[str]:
 
 def main() -> int:
     """Write the picture into the page; return the exit status."""
-    write_part(PAGE, "rooms", drawn(arrows()))
+    write_part(PAGE, "rooms", to_mermaid(arrows()))
     return 0
 
 

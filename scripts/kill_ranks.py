@@ -45,7 +45,7 @@ def main() -> int:
         for trial in range(1, arguments.times + 1):
             run = Path(folder) / f"run-{trial}"
             rank, epoch = rng.randrange(2), rng.randrange(1, EPOCHS // 2)
-            status, killed_at = trained_and_killed(text, run, rank=rank, epoch=epoch + rng.random())
+            status, killed_at = train_and_kill(text, run, rank=rank, epoch=epoch + rng.random())
             same = status == 0 and result(run) == expected
             right += same
             print(
@@ -99,7 +99,7 @@ def log(run: Path) -> Path:
     return run.with_name(f"{run.name}.log")
 
 
-def trained_and_killed(text: Path, run: Path, *launcher: str, rank: int, epoch: float) -> tuple[int, float]:
+def train_and_kill(text: Path, run: Path, *launcher: str, rank: int, epoch: float) -> tuple[int, float]:
     """Train, and kill a rank after some epochs; return the launcher's status, and when that was, in epochs.
 
     A fraction of an epoch is one of the seconds that the steps of the epoch before took.

@@ -97,40 +97,45 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--config", choices=RATES, help="a preset (default: all)")
-    parser.add_argument("--ranks", type=cli.whole_number(1), default=8, help="how many (default: 8)")
+    parser.add_argument("--ranks", type=cli.whole_number(1), default=8, help="number of devices (default: 8)")
     parser.add_argument(
-        "--gigabytes", type=cli.positive_number, help="a second that a device sends (default: a table)"
+        "--gigabytes",
+        type=cli.positive_number,
+        help="gigabytes a second that a device sends (default: a table)",
     )
     parser.add_argument(
         "--step-milliseconds", type=cli.positive_number, help="of one device (default: published rates)"
     )
     parser.add_argument(
-        "--faster", type=cli.positive_number, default=1.0, help="a device, in units of the published rates"
+        "--faster",
+        type=cli.positive_number,
+        default=1.0,
+        help="speed of a device as a multiple of the published one",
     )
-    asked = parser.parse_args(argv)
-    links = {f"{asked.gigabytes} GB/s": asked.gigabytes} if asked.gigabytes else LINKS
-    presets = [asked.config] if asked.config else list(RATES)
+    arguments = parser.parse_args(argv)
+    links = {f"{arguments.gigabytes} GB/s": arguments.gigabytes} if arguments.gigabytes else LINKS
+    presets = [arguments.config] if arguments.config else list(RATES)
     lines = []
     for name in presets:
         for precision, number in BYTES.items():
             # Weak scaling: each rank has the preset's batch.
-            config = PRESETS[name].replace(batch_size=PRESETS[name].batch_size * asked.ranks)
-            rows = count_sent(config, asked.ranks, number=number, rows=True)
-            whole = count_sent(config, asked.ranks, number=number, rows=False)
+            config = PRESETS[name].replace(batch_size=PRESETS[name].batch_size * arguments.ranks)
+            rows = count_sent(config, arguments.ranks, number=number, rows=True)
+            whole = count_sent(config, arguments.ranks, number=number, rows=False)
             cells = (rows.softmax, rows.layers, rows.embedding, whole.embedding, rows.total)
             lines.append([f"{name}, {precision}", *(f"{size / 1e6:.1f}" for size in cells)])
     print(write_markdown(SENT, lines))
     lines = []
     for name in presets:
-        config = PRESETS[name].replace(batch_size=PRESETS[name].batch_size * asked.ranks)
-        step = PRESETS[name].batch_size * PRESETS[name].num_steps / RATES[name] / asked.faster
-        if asked.step_milliseconds:
-            step = asked.step_milliseconds / 1e3
+        config = PRESETS[name].replace(batch_size=PRESETS[name].batch_size * arguments.ranks)
+        step = PRESETS[name].batch_size * PRESETS[name].num_steps / RATES[name] / arguments.faster
+        if arguments.step_milliseconds:
+            step = arguments.step_milliseconds / 1e3
         for precision, number in BYTES.items():
             for how, as_rows in (("rows", True), ("matrix", False)):
-                what = count_sent(config, asked.ranks, number=number, rows=as_rows)
+                what = count_sent(config, arguments.ranks, number=number, rows=as_rows)
                 gains = (
-                    gain(config, asked.ranks, what, step=step, gigabytes=wire) for wire in links.values()
+                    gain(config, arguments.ranks, what, step=step, gigabytes=wire) for wire in links.values()
                 )
                 lines.append([f"{name}, {precision}, {how}", *(f"{each:.1f}" for each in gains)])
     print(write_markdown(["times one device", *links], lines), end="")

@@ -16,9 +16,9 @@ from architecture import (
     PACKAGE,
     PAGE,
     arrows,
-    drawn,
-    imported,
+    find_imports,
     room,
+    to_mermaid,
 )
 from typing_extensions import override
 
@@ -75,7 +75,7 @@ def within(module: str, names: tuple[str, ...]) -> bool:
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_run_downwards(module: str) -> None:
     own = room(module)
-    for name in imported(parsed(MODULES[module])):
+    for name in find_imports(parsed(MODULES[module])):
         if name in MODULES and (other := room(name)) != own:
             assert FLOOR[other] < FLOOR[own], f"{module} ({own}) imports {name} ({other})"
 
@@ -83,7 +83,7 @@ def test_imports_run_downwards(module: str) -> None:
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """A function's import counts, and one for types: they would only hide the circle."""
     graph = {
-        module: {*imported(parsed(path))} & MODULES.keys() - {module} for module, path in MODULES.items()
+        module: {*find_imports(parsed(path))} & MODULES.keys() - {module} for module, path in MODULES.items()
     }
     assert sum(map(len, graph.values())) > len(graph)
     # Raises CycleError, which names the modules of a circle.
@@ -114,7 +114,7 @@ def test_a_framework_is_imported_in_its_rooms_alone(framework: str) -> None:
     importing = {
         module
         for module, path in MODULES.items()
-        for name in imported(AtTheTop().visit(parsed(path)))
+        for name in find_imports(AtTheTop().visit(parsed(path)))
         if within(name, (framework,))
     }
     allowed = FRAMEWORK_MODULES[framework]
@@ -145,4 +145,4 @@ def test_the_page_names_files_that_exist() -> None:
 
 
 def test_the_picture_is_of_these_rooms() -> None:
-    assert drawn(arrows()) in PAGE.read_text(encoding="utf-8"), "python scripts/architecture.py"
+    assert to_mermaid(arrows()) in PAGE.read_text(encoding="utf-8"), "python scripts/architecture.py"

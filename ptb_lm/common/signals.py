@@ -18,7 +18,8 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 PATIENCE_SECONDS = 5.0  # until a line says what a process waits for
 
 _command = ""  # the running command, which opens the line
-# The signal that the command has already stopped for. Signals that come while it ends change nothing.
+# The signal that the command has already stopped for. Signals that come while it ends change nothing
+# (`_stop` and `_end` look at it).
 answered_signal: int | None = None
 
 
