@@ -197,13 +197,33 @@ def test_an_impossible_result_is_refused_before_anything_is_made(
     assert not (checkout / "checkpoints").exists()
 
 
+def declared_packages() -> set[str]:
+    """The names of what pyproject.toml declares: what the package and its extra pages need."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["pages"]]
+    return {re.split(r"[>;]", line)[0].replace("-", "_") for line in lines}
+
+
 def test_a_python_with_torch_must_have_all_that_is_declared() -> None:
     """But OpenBLAS, which makes some processors faster."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = [*project["dependencies"], *project["optional-dependencies"]["pages"]]
-    names = {re.split(r"[>;]", each)[0].replace("-", "_") for each in declared}
     (wanted,) = re.findall(r'"\$missing" (\w+ [^)]+)\)', SCRIPT.read_text())
-    assert {*wanted.replace("\\", "").split(), "torch", "scipy_openblas32"} == names
+    assert {*wanted.replace("\\", "").split(), "torch", "scipy_openblas32"} == declared_packages()
+
+
+def test_the_pages_are_made_by_what_is_declared() -> None:
+    absent = {
+        "datasets",
+        "jax",
+        "keras",
+        "nltk",
+        "onnx",
+        "scipy",
+        "sklearn",
+        "tensorflow",
+    } - declared_packages()
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import results.pages"
+    path = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}"}
+    subprocess.run([sys.executable, "-c", code], env=path, check=True)
 
 
 def test_a_python_with_torch_that_lacks_something_is_refused(checkout: Path) -> None:
