@@ -26,6 +26,7 @@ RANK_TIMEOUT = "PTB_LM_RANK_TIMEOUT"  # while a process imports, reads, compiles
 DEFAULT_TIMEOUTS = {STEP_TIMEOUT: 45.0, RANK_TIMEOUT: 300.0}
 MAX_TIMEOUT = 1e6  # timeouts of torch overflow with many more
 
+TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by any launcher of torch
 TRAINING_JOBS = ("chief", "worker")  # of TensorFlow's processes; the others serve or watch
 
 

@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from ptb_lm.common import signals
 from ptb_lm.common.errors import LostRankError, UserError
-from ptb_lm.model.ranks import RANK_TIMEOUT, STEP_TIMEOUT, Ranks, timeout
+from ptb_lm.model.ranks import RANK_TIMEOUT, STEP_TIMEOUT, TORCHRUN_VARIABLES, Ranks, timeout
 from ptb_lm.torch_backend import gpu
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
     Raises:
         UserError: Some did not come; or there are fewer GPUs on this machine than processes.
     """
-    if "RANK" not in os.environ:
+    if not all(os.environ.get(name) for name in TORCHRUN_VARIABLES):
         raise UserError("TF_CONFIG is for --framework tensorflow; torchrun starts the processes of torch")
     local = int(os.environ.get("LOCAL_RANK") or 0)
     if device != "cpu" and gpu.is_seen():

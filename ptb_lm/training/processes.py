@@ -18,14 +18,13 @@ from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
 from ptb_lm.common.program import CONTINUATION, TYPED_COMMAND
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS, REDUCE_PRECISIONS
-from ptb_lm.model.ranks import Ranks, check_divisible, tf_config
+from ptb_lm.model.ranks import TORCHRUN_VARIABLES, Ranks, check_divisible, tf_config
 from ptb_lm.training import run_folders
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config, resumed_config
 
 DEFAULT = next(iter(FRAMEWORKS))  # where no flag names a framework, and no run that can be seen here
-TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by any launcher of torch
 
 
 def find_launcher() -> tuple[str, int]:
@@ -89,7 +88,7 @@ def start(given: dict[str, Any], command: Sequence[str]) -> int:
     status: int = choice.import_function(choice.framework_row.start)(
         [sys.executable, *cli.TRAIN.split()[1:], *command],
         processes=given["devices"],
-        device=given.get("device", "auto"),
+        device=_device(given),
     )
     return status
 
@@ -156,7 +155,7 @@ def join(given: Mapping[str, Any]) -> Iterator[Ranks]:
     if not choice.framework_row.join:
         raise UserError(f"{choice.framework} trains in one process here; --framework torch trains in several")
     ranks: Any = choice.import_function(choice.framework_row.join)(
-        device=given.get("device", "auto"), reduce_precision=reduce_precision
+        device=_device(given), reduce_precision=reduce_precision
     )
     try:
         if ranks.size != size:
@@ -236,6 +235,14 @@ def _framework(given: Mapping[str, Any]) -> str:
             with contextlib.suppress(UserError):  # which is said later, by all
                 return run_folders.find(run).read_config().choice.framework
     return given.get("framework") or DEFAULT
+
+
+def _device(given: Mapping[str, Any]) -> str:
+    """Return the value of --device, or that of the run that is resumed, if this machine has its folder."""
+    if "resume" in given and "device" not in given:
+        with contextlib.suppress(UserError):
+            return run_folders.find(given["resume"]).read_config().choice.device
+    return given.get("device") or "auto"
 
 
 def is_restarted(path: Path | None, command: str, ranks: Ranks) -> bool:

@@ -14,8 +14,14 @@ import together
 from support import installed
 
 from ptb_lm import train
+from ptb_lm.common.errors import UserError
+from ptb_lm.common.program import TYPED_COMMAND
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
+from ptb_lm.torch_backend import launcher
+from ptb_lm.torch_backend import ranks as torch_ranks
 from ptb_lm.training import processes
+from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.run_flags import new_config
 
 
 def config(workers: int) -> str:
@@ -127,23 +133,48 @@ def test_the_error_names_the_launcher(
 
 
 @pytest.mark.parametrize(
-    ("torchrun", "sentence"),
+    ("torchrun", "more", "sentence"),
     [
-        (0, "--framework tensorflow"),
-        (1, "TF_CONFIG names 2 processes"),
+        (0, {}, "--framework tensorflow"),
+        (0, {"RANK": "0", "LOCAL_RANK": "x"}, "--framework tensorflow"),  # some of torchrun's variables
+        (1, {}, "TF_CONFIG names 2 processes"),
     ],
 )
 def test_torch_does_not_train_alone_in_each_worker_of_tf_config(
     torchrun: int,
+    more: dict[str, str],
     sentence: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
     launch(monkeypatch, torchrun=torchrun, tf_config=2)
+    for name, value in more.items():
+        monkeypatch.setenv(name, value)
     flags = ("--data", "synthetic", "--device", "cpu", "--run-dir", tmp_path / "run")
     assert sentence in runs.refusal(capsys, train, *flags)
     assert not (tmp_path / "run").exists()
+
+
+def test_several_processes_continue_a_run_on_its_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a machine with a GPU they would count those that a run on the CPU does not need."""
+
+    def refuse(*_: object, device: str, **__: object) -> None:
+        raise UserError(device)
+
+    monkeypatch.setattr(launcher, "start", refuse)
+    monkeypatch.setattr(torch_ranks, "join", refuse)
+    monkeypatch.setenv(TYPED_COMMAND, "train")  # which `start` sets, to be restored
+    launch(monkeypatch, torchrun=2)
+    RunDirectory(tmp_path).write_config(new_config({"device": "cpu"}))
+    for flags, device in (({}, "cpu"), ({"device": "auto"}, "auto")):
+        given = {"resume": tmp_path, "devices": 2, **flags}
+        with pytest.raises(UserError, match=f"^{device}$"):
+            processes.start(given, [])
+        with pytest.raises(UserError, match=f"^{device}$"), processes.join(given):
+            pass
 
 
 class Two(Ranks):
