@@ -1,7 +1,8 @@
 """Starts the processes of a training on this machine, as torchrun --standalone does, by the same library.
 
-It differs in two things. A repeated signal ends all processes at once. If a process has ended, and no other
-could say so, the launcher does.
+Unlike torchrun it shares the cores out among them, hands on no signal that this process ignores, and logs
+nothing. A repeated signal ends all processes at once. If a process has ended, and no other could say so, the
+launcher does.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousPara
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from typing_extensions import override
 
-from ptb_lm.common import host, streams
+from ptb_lm.common import host, signals, streams
 from ptb_lm.common.errors import LostRankError, UserError
 from ptb_lm.common.program import CONTINUATION
 from ptb_lm.torch_backend import gpu
@@ -124,8 +125,9 @@ def _run(command: Sequence[str], processes: int) -> tuple[dict[int, int], Sequen
         monitor_interval=0.1,
     )
     try:
-        agent = _Agent(spec, logs_specs=DefaultLogsSpecs())
-        result = agent.run()
+        with tempfile.TemporaryDirectory() as logs:  # by default, a folder that nobody removes
+            agent = _Agent(spec, logs_specs=DefaultLogsSpecs(logs))
+            result = agent.run()
     finally:
         rendezvous.shutdown()
     return {rank: failure.exitcode for rank, failure in result.failures.items()}, agent.ended
@@ -158,7 +160,7 @@ def _report_failures(exit_codes: dict[int, int], ended: Sequence[int], processes
     """
     for rank, code in exit_codes.items():
         if code < 0 and code != -signal.SIGTERM:  # by SIGTERM the launcher ends the others
-            streams.tell(f"rank {rank} of {processes} was ended by {signal.Signals(-code).name}")
+            streams.tell(f"rank {rank} of {processes} was {signals.describe_signal(-code)}")
     if advice and all(code < 0 for code in exit_codes.values()):
         names = (
             f"rank {rank} of {processes} has ended or does not answer" for rank in ended if rank in exit_codes

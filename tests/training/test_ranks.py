@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -264,11 +265,20 @@ def test_an_indivisible_batch_is_refused_before_processes_start(
     assert [part for part in parts if part not in err] == []
 
 
-def test_the_launcher_restores_signal_handlers() -> None:
+def test_the_launcher_restores_signal_handlers_and_leaves_no_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     command = [sys.executable, "-S", "-c", "raise SystemExit(3)"]
     assert launcher.start(command, processes=1, device="cpu") == 3
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_launcher_tells_of_a_signal_that_has_no_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert launcher._report_failures({1: -40}, [1], 2, advice="") == 1
+    assert capsys.readouterr().err == "rank 1 of 2 was ended by signal 40\n"
 
 
 def test_a_failed_rendezvous_is_a_user_error(monkeypatch: pytest.MonkeyPatch) -> None:
