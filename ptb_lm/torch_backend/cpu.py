@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ptb_lm.common.errors import UserError
+from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.torch_backend import native
 from ptb_lm.torch_backend.native import library
 from ptb_lm.torch_backend.settings import hold_settings
@@ -71,25 +72,29 @@ def override_implementation(**changes: str) -> Iterator[Implementation]:
         _process_choice, _run_choice = before
 
 
-def export_implementation() -> NDArray[np.uint8]:
-    """Return the choice as a run's state holds it: places in KERNELS and PRODUCTS."""
+def export_implementation(ranks: Ranks = SINGLE_PROCESS) -> NDArray[np.uint8]:
+    """Return the choice as a state holds it: places in KERNELS and PRODUCTS, [2]; of R ranks, [R, 2]."""
     choice = get_implementation()
-    return np.array([KERNELS.index(choice.kernels), PRODUCTS.index(choice.products)], np.uint8)
+    places = np.array([KERNELS.index(choice.kernels), PRODUCTS.index(choice.products)], np.uint8)
+    return places if ranks.size == 1 else np.stack(ranks.gather(places))
 
 
-def restore_implementation(places: NDArray[Any]) -> None:
+def restore_implementation(places: NDArray[Any], ranks: Ranks = SINGLE_PROCESS) -> None:
     """Compute by a run's saved choice, as far as this machine can, until `reset_implementation` is called.
+
+    It is that of this rank if as many saved it, else the first rank's.
 
     Raises:
         UserError: The array is no such choice.
     """
     global _run_choice
     try:
-        kernels, products = (int(place) for place in places)
+        by_rank = np.atleast_2d(places)
+        kernels, products = by_rank[ranks.rank if len(by_rank) == ranks.size else 0]
         # The variable has priority over the run's choice.
-        name = KERNELS[kernels] if not os.environ.get(VARIABLE) else "native"
-        _run_choice = _limit_to_machine(Implementation(name, PRODUCTS[products]))
-    except (ValueError, TypeError, IndexError):
+        name = dict(enumerate(KERNELS))[kernels] if not os.environ.get(VARIABLE) else "native"
+        _run_choice = _limit_to_machine(Implementation(name, dict(enumerate(PRODUCTS))[products]))
+    except (ValueError, TypeError, LookupError):
         raise UserError("the tensor 'torch.cpu' does not name a way to compute on a CPU") from None
 
 
@@ -111,7 +116,10 @@ def default_implementation() -> Implementation:
 
 
 def _limit_to_machine(choice: Implementation) -> Implementation:
-    """Return the choice as far as the user and this machine allow it. Compile no kernels but chosen ones."""
+    """Return the choice, with torch's kernels or MKL in place of what the user or the machine does not allow.
+
+    The kernels are compiled only if they are chosen.
+    """
     native_ones = not _is_switched_off() and choice.kernels == "native" and native.trouble() is None
     possible: dict[str, Callable[[], bool]] = {
         "MKL": lambda: True,
@@ -185,7 +193,10 @@ def use_float32_library(x: Tensor) -> contextlib.AbstractContextManager[None]:
 
 
 def find_openblas_kernels(*matrices: Tensor) -> native.Kernels | None:
-    """Return our own kernels if they are to multiply such matrices by OpenBLAS; they record no gradient."""
+    """Return our kernels if OpenBLAS is to multiply these matrices.
+
+    None if a gradient is needed: autograd does not see such a product.
+    """
     if torch.compiler.is_compiling() or any(
         matrix.device.type != "cpu" or matrix.dtype != torch.float32 for matrix in matrices
     ):
@@ -206,8 +217,13 @@ def use_onednn() -> contextlib.AbstractContextManager[None]:
 
 def name_float32_library() -> str:
     """Return the library of float32 products, with its version where torch's does not tell it."""
-    products = get_implementation().products
+    products = _name_products()
     return products + (f" {metadata.version('scipy-openblas32')}" if products == "OpenBLAS" else "")
+
+
+def _name_products() -> str:
+    products = get_implementation().products
+    return products if products != "MKL" else name_torch_library(torch.float32)  # which may lack MKL
 
 
 def facts() -> dict[str, str]:
@@ -219,7 +235,7 @@ def facts() -> dict[str, str]:
 
 def describe_implementation(dtype: torch.dtype) -> str:
     """Return the end of the line that names the engine: "products by MKL, native kernels"."""
-    products = get_implementation().products if dtype == torch.float32 else name_torch_library(dtype)
+    products = _name_products() if dtype == torch.float32 else name_torch_library(dtype)
     kernels = get_implementation().kernels if dtype in native.TYPE_NAMES else "torch"
     return f"products by {products}, {kernels} kernels"
 
@@ -233,6 +249,8 @@ def name_torch_library(dtype: torch.dtype) -> str:
 
 def has_onednn(dtype: torch.dtype) -> bool:
     """Return whether oneDNN computes torch's layers and half-precision products of a type."""
+    if not torch.backends.mkldnn.is_available():  # nor are there the operators that tell
+        return False
     ours = torch.ops.mkldnn
     supported: dict[torch.dtype, Callable[[], bool]] = {
         torch.float32: lambda: True,
@@ -240,7 +258,7 @@ def has_onednn(dtype: torch.dtype) -> bool:
         torch.float16: ours._is_mkldnn_fp16_supported,
     }
     # It has no double precision.
-    return torch.backends.mkldnn.is_available() and dtype in supported and bool(supported[dtype]())
+    return dtype in supported and bool(supported[dtype]())
 
 
 @functools.cache

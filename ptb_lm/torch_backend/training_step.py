@@ -238,10 +238,11 @@ class TrainingStep:
     def export_state(self, state: State) -> Arrays:
         """Return the carried state, and the states of the dropout stream, float16's loss scale, and Adam."""
         carried = exchange.export_carried(state, self.state_names, self.network.precision.master)
+        on_cpu = self.network.device.type == "cpu"
         return {
             **exchange.gather_state(carried, self.dropout.generator, self.ranks),
             # A run continues with its own way to compute, even if this machine would choose another.
-            **({"torch.cpu": cpu.export_implementation()} if self.network.device.type == "cpu" else {}),
+            **({"torch.cpu": cpu.export_implementation(self.ranks)} if on_cpu else {}),
             **(self.loss_scale.export() if self.loss_scale else {}),
             **self.optimizer.export(),
         }
@@ -250,7 +251,7 @@ class TrainingStep:
         """Set a state that `export_state` returned, and return the carried state."""
         exchange.restore_generator(self.dropout.generator, arrays[exchange.GENERATOR], self.ranks)
         if self.network.device.type == "cpu" and "torch.cpu" in arrays:
-            cpu.restore_implementation(arrays["torch.cpu"])
+            cpu.restore_implementation(arrays["torch.cpu"], self.ranks)
         if self.loss_scale:
             self.loss_scale.load(arrays)
         self.optimizer.load(arrays)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
 torch = pytest.importorskip("torch")
 
@@ -18,6 +19,7 @@ from ptb_lm.common.errors import UserError  # noqa: E402
 from ptb_lm.model import backend, reference  # noqa: E402
 from ptb_lm.model.choice import Choice  # noqa: E402
 from ptb_lm.model.config import Config  # noqa: E402
+from ptb_lm.model.ranks import Ranks  # noqa: E402
 from ptb_lm.torch_backend import cpu, native  # noqa: E402
 from ptb_lm.torch_backend.native import library  # noqa: E402
 
@@ -155,9 +157,10 @@ def test_a_resumed_run_keeps_its_implementation(tiny_config: Config) -> None:
         assert f"{computed.kernels} kernels" in built.engine
     del saved["torch.cpu"]  # of a run that was on a GPU
     built.load_training_state(saved)
-    saved["torch.cpu"] = np.array([9, 0], np.uint8)
-    with pytest.raises(UserError, match=r"torch\.cpu"):
-        built.load_training_state(saved)
+    for wrong in ([9, 0], [-1, 0], [0, -1], [0], []):
+        saved["torch.cpu"] = np.array(wrong, np.int8)
+        with pytest.raises(UserError, match=r"torch\.cpu"):
+            built.load_training_state(saved)
 
 
 def test_the_implementation_of_a_resumed_run_is_not_that_of_the_next_one(tiny_config: Config) -> None:
@@ -172,6 +175,25 @@ def test_the_implementation_of_a_resumed_run_is_not_that_of_the_next_one(tiny_co
     following = build(tiny_config, model="block_fused")
     assert cpu.get_implementation() == before
     assert following.environment()["kernels"] == before.kernels
+
+
+class Second(Ranks):
+    """The second of two processes, of which the first computes by torch's kernels."""
+
+    rank, size = 1, 2
+
+    @override
+    def gather(self, value: Any) -> list[Any]:
+        return [np.array([cpu.KERNELS.index("torch"), 0], np.uint8), value]
+
+
+def test_each_of_several_processes_keeps_its_implementation() -> None:
+    own = cpu.get_implementation()
+    saved = cpu.export_implementation(Second())
+    cpu.restore_implementation(saved, Second())
+    assert cpu.get_implementation() == own
+    cpu.restore_implementation(saved)  # of another number of processes: as the first
+    assert cpu.get_implementation() == cpu.Implementation("torch", "MKL")
 
 
 def test_the_variable_has_priority_over_a_resumed_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,6 +273,18 @@ def test_the_default_depends_on_the_processor(monkeypatch: pytest.MonkeyPatch) -
     finally:
         monkeypatch.undo()
         cpu.default_implementation.cache_clear()
+
+
+def test_a_build_of_torch_without_mkl_or_onednn_is_not_said_to_have_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    monkeypatch.setattr(torch.ops, "mkldnn", None)  # its operators are not there
+    with cpu.override_implementation(products="MKL"):
+        assert cpu.facts()["float32_products"] == "BLAS"
+        assert cpu.describe_implementation(torch.float32).startswith("products by BLAS, ")
+    assert not cpu.has_onednn(torch.bfloat16)
 
 
 def test_private_names_of_torch_exist() -> None:
