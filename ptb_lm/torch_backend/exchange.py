@@ -65,7 +65,8 @@ class GradientExchange:
         self._wire = torch.bfloat16 if ranks.reduce_precision == "bf16" else precision.master
         self._device, self._group = device, ranks.device_group(device)
         self._under_way: list[tuple[Any, Tensor, Tensor]] = []  # work, what is sent, the gradient
-        self._waiting: list[Tensor] | None = []  # for the other ranks' first step; None after it
+        # Gradients held back until all ranks have come to their first exchange; None from then on.
+        self._waiting: list[Tensor] | None = []
         self._buffers: dict[str, Tensor] = {}
 
     def environment(self) -> dict[str, Any]:
@@ -264,11 +265,11 @@ def restore_generator(generator: torch.Generator, streams: NDArray[Any], ranks: 
     """
     by_rank = streams[None] if streams.ndim == 1 else streams
     try:
-        state = torch.from_numpy(by_rank[ranks.rank % len(by_rank)].copy())
+        state = torch.from_numpy(by_rank[ranks.rank % max(1, len(by_rank))].copy())
         from_other_device = _is_from_other_device(state, generator.device)
         if not from_other_device:
             generator.set_state(state)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, IndexError) as error:
         raise UserError(f"the random stream of dropout was not saved by torch ({error})") from None
     if from_other_device or len(by_rank) != ranks.size:
         generator.manual_seed(_hash_to_seed(np.ascontiguousarray(streams).tobytes(), ranks))

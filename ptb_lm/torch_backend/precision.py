@@ -11,6 +11,7 @@ nothing waits for it: a step as a CUDA graph has no other way.
 """
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -153,7 +154,12 @@ class LossScale:
             UserError: The array is not a scale.
         """
         saved = arrays[LOSS_SCALE_NAME].tolist()
-        if not (np.shape(saved) == (2,) and SMALLEST_FRACTION <= saved[0] <= 1 and saved[1] >= 0):
+        if not (
+            np.shape(saved) == (2,)
+            and SMALLEST_FRACTION <= saved[0] <= 1
+            and math.frexp(saved[0])[0] == 0.5  # a power of two
+            and 0 <= saved[1] < math.inf
+        ):
             raise UserError(
                 f"the tensor {LOSS_SCALE_NAME!r} holds {saved}, not a loss scale with its number of steps"
             )

@@ -145,7 +145,17 @@ def test_only_float16_has_a_scale_in_its_state(tiny_config: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [[2.0, 0.0], [0.0, 0.0], [math.nan, 0.0], [1.0, -1.0], [1.0], [1.0, 0.0, 0.0]]
+    "wrong",
+    [
+        [2.0, 0.0],
+        [0.0, 0.0],
+        [0.3, 0.0],
+        [math.nan, 0.0],
+        [1.0, -1.0],
+        [1.0, math.inf],
+        [1.0],
+        [1.0, 0.0, 0.0],
+    ],
 )
 def test_a_scale_that_is_none_is_refused(wrong: list[float], tiny_config: Config) -> None:
     built = build(tiny_config)
