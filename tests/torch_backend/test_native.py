@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -421,6 +422,21 @@ def quick_compiler(tmp_path: Path) -> str:
     """A compiler that takes what the real one has made: that one takes seconds, and is run above."""
     copy = f'cp "{native.load()._library._name}" "$2"'
     return write_compiler(tmp_path / "quick c++", FAKE_COMPILER.format(copy))
+
+
+def test_a_killed_compilation_leaves_nothing_in_the_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nothing is there while the compiler is at work, and then the whole library."""
+
+    def compile_it(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        assert not list(tmp_path.iterdir())
+        Path(command[command.index("-o") + 1]).write_text("a library")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", compile_it)
+    library._compile([], [], tmp_path / "kernels.so")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"kernels.so": "a library"}
 
 
 @pytest.mark.slow

@@ -107,7 +107,8 @@ def _describe_processor() -> str:
 
 
 def _compile(compiler: Sequence[str], libraries: Sequence[str], path: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+    # Not in the cache, where a killed process would leave it.
+    with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / path.name
         command = [*compiler, *FLAGS, "-o", str(output), str(SOURCE), *libraries]
         try:
@@ -117,9 +118,8 @@ def _compile(compiler: Sequence[str], libraries: Sequence[str], path: Path) -> N
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if "error" in line] or ["without a word"]
             raise MissingError(f"the C++ compiler failed: {lines[0]}")
-        with output.open("rb") as file:
-            os.fsync(file.fileno())  # half a library would end every later process that loads it
-        output.replace(path)  # at once, whoever else compiles it now
+        with files.atomic_path(path) as place:  # half a library would end every later process that loads it
+            shutil.copyfile(output, place)
 
 
 @functools.cache
