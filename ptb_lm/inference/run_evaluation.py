@@ -48,6 +48,7 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
     corpus.check_evaluation(text.ids, batch_size=batch_size, split=text.name)
     if request is not None:
         # It computes in torch, which scoring by another framework does not import.
+        import ptb_lm.torch_backend  # noqa: F401 - before torch, for which it sets a variable
         from ptb_lm.inference.adaptation import evaluation as adapted_evaluation
 
         adapted_evaluation.evaluate(

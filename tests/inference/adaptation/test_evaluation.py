@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -326,3 +327,24 @@ def test_too_little_memory_is_a_sentence(
     assert runs.run_command(evaluate, run, "--cache") == 2
     problem = runs.sentence(capsys.readouterr().err, evaluate)
     assert "memory" in problem
+
+
+AS_TORCH_IS_IMPORTED = """
+import os, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            os.write(1, os.environ.get("GOMP_SPINCOUNT", "").encode())
+            os._exit(0)
+sys.meta_path.insert(0, Finder())
+from ptb_lm import evaluate
+evaluate.main([sys.argv[1], "--cache"])
+"""
+
+
+def test_how_torch_s_threads_wait_is_set_before_it_is_imported(run: Path) -> None:
+    left_out = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    command = [sys.executable, "-c", AS_TORCH_IS_IMPORTED, str(run)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert int(done.stdout) > 0
