@@ -58,6 +58,30 @@ def load_arrays(canonical: Mapping[str, Canonical], arrays: Mapping[str, NDArray
         place.value.copy_(torch.from_numpy(np.ascontiguousarray(arrays[name])))
 
 
+def library_parameters(module: nn.Module, end: str = "") -> dict[str, Canonical]:
+    """Return the trained parameters of a module that names them as torch's own do, by canonical name.
+
+    Args:
+        module: The module.
+        end: What torch's names end in.
+    """
+    return {
+        "kernel": Canonical(module.get_parameter(f"weight_ih{end}"), transposed=True),
+        "recurrent_kernel": Canonical(module.get_parameter(f"weight_hh{end}"), transposed=True),
+        "bias": Canonical(module.get_parameter(f"bias_ih{end}")),
+    }
+
+
+def freeze_second_bias(bias: Tensor) -> None:
+    """Keep one of torch's bias vectors at zero.
+
+    torch adds two biases, and the canonical model has one. A trained pair would move twice as fast under SGD
+    as the one.
+    """
+    bias.requires_grad_(False)
+    nn.init.zeros_(bias)
+
+
 class Layer(nn.Module, ABC):
     """One layer over a sequence, in one direction.
 
@@ -116,7 +140,7 @@ class PackedLayer(CanonicalLayer):
         """
 
 
-def widen_cell(state: LayerState) -> LayerState:
+def keep_c_in_float32(state: LayerState) -> LayerState:
     """Return an LSTM's state whose c, a sum that grows at every step, is of float32 at least."""
     h_BH, c_BH = state
     return h_BH, c_BH.to(torch.promote_types(c_BH.dtype, torch.float32))

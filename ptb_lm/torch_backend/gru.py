@@ -46,7 +46,7 @@ class CudnnLayer(LibraryLayer):
     @override
     def direction_parameters(self, suffix: str) -> dict[str, Canonical]:
         candidate = slice(2 * self.module.hidden_size, None)
-        second = self.module.get_parameter(f"bias_hh_{suffix}")
+        second = self.module.get_parameter(f"bias_hh{suffix}")
         return {**super().direction_parameters(suffix), "recurrent_bias": Canonical(second, part=candidate)}
 
     def _keep_candidate(self, gradient: Tensor) -> Tensor:

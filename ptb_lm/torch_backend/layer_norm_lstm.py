@@ -9,7 +9,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from ptb_lm.model.cells.layer_norm_lstm import EPSILON
-from ptb_lm.torch_backend.cells import CanonicalLayer, LayerState, LSTMState, widen_cell
+from ptb_lm.torch_backend.cells import CanonicalLayer, LayerState, LSTMState, keep_c_in_float32
 from ptb_lm.torch_backend.lstm import SteppedLayer
 
 
@@ -30,7 +30,7 @@ class BasicLayer(CanonicalLayer, SteppedLayer):
 
     @override
     def zero_state(self, batch_size: int) -> LayerState:
-        return widen_cell(super().zero_state(batch_size))
+        return keep_c_in_float32(super().zero_state(batch_size))
 
     @override
     def step(self, x_BI: Tensor, state: LSTMState) -> LSTMState:

@@ -3,7 +3,6 @@
 Shapes: T = time steps, B = batch, I = input width, H = hidden units, D = directions.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -13,7 +12,15 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from typing_extensions import override
 
 from ptb_lm.model.cells.cell import Cell
-from ptb_lm.torch_backend.cells import PREFIXES, Canonical, LayerState, Lengths, StackLayer
+from ptb_lm.torch_backend.cells import (
+    PREFIXES,
+    Canonical,
+    LayerState,
+    Lengths,
+    StackLayer,
+    freeze_second_bias,
+    library_parameters,
+)
 
 
 class LibraryLayer(StackLayer):
@@ -34,19 +41,17 @@ class LibraryLayer(StackLayer):
     def __init__(self, input_size: int, hidden_size: int, cell: Cell, *, bidirectional: bool) -> None:
         super().__init__()
         self.cell = cell
-        self.module = self.module_type(input_size, hidden_size, bidirectional=bidirectional)
-        self.suffixes = ("l0", "l0_reverse") if bidirectional else ("l0",)
+        # On no device at first, so that no number is drawn: the caller's random stream stays as it was.
+        module = self.module_type(input_size, hidden_size, bidirectional=bidirectional, device="meta")
+        self.module = module.to_empty(device="cpu")
+        self.suffixes = ("_l0", "_l0_reverse") if bidirectional else ("_l0",)
         self.direction_count = len(self.suffixes)
         for suffix in self.suffixes:
-            self.prepare_second_bias(self.module.get_parameter(f"bias_hh_{suffix}"))
+            self.prepare_second_bias(self.module.get_parameter(f"bias_hh{suffix}"))
 
-    @abstractmethod
     def prepare_second_bias(self, bias: nn.Parameter) -> None:
-        """Set the second of torch's two biases to zero, and keep what the cell does not have of it there.
-
-        A second bias adds up with the first one: a trained pair would move twice as fast under SGD as the one
-        that the cell has.
-        """
+        """Set the second of torch's two biases to zero, and keep what the cell does not have of it there."""
+        freeze_second_bias(bias)
 
     def direction_parameters(self, suffix: str) -> dict[str, Canonical]:
         """Return a direction's trained parameters by the names that the cell declares.
@@ -54,11 +59,7 @@ class LibraryLayer(StackLayer):
         Args:
             suffix: End of torch's names of them.
         """
-        return {
-            "kernel": Canonical(self.module.get_parameter(f"weight_ih_{suffix}"), True),
-            "recurrent_kernel": Canonical(self.module.get_parameter(f"weight_hh_{suffix}"), True),
-            "bias": Canonical(self.module.get_parameter(f"bias_ih_{suffix}")),
-        }
+        return library_parameters(self.module, suffix)
 
     @override
     def canonical(self) -> dict[str, Canonical]:

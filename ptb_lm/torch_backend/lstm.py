@@ -13,7 +13,14 @@ from torch.nn import functional
 from typing_extensions import override
 
 from ptb_lm.model.cells.cell import Cell
-from ptb_lm.torch_backend.cells import Canonical, CanonicalLayer, Layer, LSTMState
+from ptb_lm.torch_backend.cells import (
+    Canonical,
+    CanonicalLayer,
+    Layer,
+    LSTMState,
+    freeze_second_bias,
+    library_parameters,
+)
 from ptb_lm.torch_backend.library_layer import LibraryLayer
 
 UNITS, ROWS = 128, 8  # factors of H and I, and of B, for cuDNN's persistent kernel
@@ -56,16 +63,12 @@ class BlockLayer(SteppedLayer):
 
     def __init__(self, input_size: int, hidden_size: int, cell: Cell) -> None:
         super().__init__(input_size, hidden_size, cell)
-        self.module = nn.LSTMCell(input_size, hidden_size)
+        self.module = nn.LSTMCell(input_size, hidden_size, device="meta").to_empty(device="cpu")
         freeze_second_bias(self.module.bias_hh)
 
     @override
     def canonical(self) -> dict[str, Canonical]:
-        return {
-            "kernel": Canonical(self.module.weight_ih, True),
-            "recurrent_kernel": Canonical(self.module.weight_hh, True),
-            "bias": Canonical(self.module.bias_ih),
-        }
+        return library_parameters(self.module)
 
     @override
     def step(self, x_BI: Tensor, state: LSTMState) -> LSTMState:
@@ -77,10 +80,6 @@ class CudnnLayer(LibraryLayer):
     """torch.nn.LSTM: cuDNN on a GPU, oneDNN or ATen on a CPU."""
 
     module_type = nn.LSTM
-
-    @override
-    def prepare_second_bias(self, bias: nn.Parameter) -> None:
-        freeze_second_bias(bias)
 
 
 class PersistentLayer(Layer):
@@ -102,11 +101,7 @@ class PersistentLayer(Layer):
 
     @override
     def canonical(self) -> dict[str, Canonical]:
-        return {
-            "kernel": Canonical(self.weight_ih, True),
-            "recurrent_kernel": Canonical(self.weight_hh, True),
-            "bias": Canonical(self.bias_ih),
-        }
+        return library_parameters(self)
 
     @override
     def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
@@ -135,14 +130,17 @@ class PersistentLayer(Layer):
         return output[:, :batch, :hidden], (h[0, :batch, :hidden], c[0, :batch, :hidden])
 
 
-def freeze_second_bias(bias: Tensor) -> None:
-    """Keep one of torch's bias vectors at zero.
+def is_persistent(hidden_size: int, batch: int, device: torch.device) -> bool:
+    """Return whether cuDNN's persistent kernel computes a `PersistentLayer` in float16 on a GPU.
 
-    torch adds two biases, and the canonical model has one. A trained pair would move twice as fast under SGD
-    as the one.
+    Args:
+        hidden_size: H.
+        batch: B.
+        device: The GPU. One of compute capability 7.0 goes by B and T, and counts as one that can.
     """
-    bias.requires_grad_(False)
-    nn.init.zeros_(bias)
+    gpu = torch.cuda.get_device_properties(device)
+    can = gpu.multi_processor_count >= 98 or (gpu.major, gpu.minor) == (7, 0)
+    return can and hidden_size <= 1024 and batch <= 128
 
 
 def _place_side_by_side(*weights: Tensor) -> list[Tensor]:

@@ -22,7 +22,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from ptb_lm.torch_backend import cpu
-from ptb_lm.torch_backend.cells import LayerState, LSTMState, PackedLayer, widen_cell
+from ptb_lm.torch_backend.cells import LayerState, LSTMState, PackedLayer, keep_c_in_float32
 from ptb_lm.torch_backend.native import Kernels
 
 
@@ -38,7 +38,7 @@ class BlockFusedLayer(PackedLayer):
 
     @override
     def zero_state(self, batch_size: int) -> LayerState:
-        return widen_cell(super().zero_state(batch_size))
+        return keep_c_in_float32(super().zero_state(batch_size))
 
     @override
     def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
@@ -189,8 +189,9 @@ class BackwardSteps:
     Attributes:
         d_gates_PG: The gradient with respect to the gates before their nonlinearities, of steps that have
             begun.
-        d_h_BH: The gradient with respect to h before the step that was done last. A sample that has ended
-            waits here, and in d_c_BH, below the ones that run, until its last step is reached.
+        d_h_BH: The gradient with respect to h before the step that was done last. The rows of shorter
+            samples, which are the last ones, stay as they are until the loop, which runs backward, reaches
+            their last step. So do those of d_c_BH.
         d_c_BH: The same of c.
 
     Args:

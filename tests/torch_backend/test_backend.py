@@ -22,6 +22,7 @@ from ptb_lm.model.dropout_places import Place
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.parameters import DEFAULT_CELL
 from ptb_lm.model.presets import PRESETS, SMALL
+from ptb_lm.model.ranks import SINGLE_PROCESS
 from ptb_lm.torch_backend import exchange
 from ptb_lm.torch_backend.backend import to_time_major
 from ptb_lm.torch_backend.dropout import draw_mask, mask_weights
@@ -201,6 +202,12 @@ def test_a_random_stream_of_the_other_kind_of_device_is_known(state: Tensor, mov
         assert exchange._is_from_other_device(state, torch.device(device)) == (device == moved_to)
 
 
+@pytest.mark.parametrize("shape", [(0, 5056), (2, 17)])
+def test_a_random_stream_that_is_none_is_refused(shape: tuple[int, int]) -> None:
+    with pytest.raises(UserError, match=r"^the random stream .* not saved by torch"):
+        exchange.restore_generator(torch.Generator(), np.zeros(shape, np.uint8), SINGLE_PROCESS)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("there", "here"), [("cpu", "cuda"), ("cuda", "cpu")])
 def test_a_state_moves_to_the_other_kind_of_device(there: str, here: str, tiny_config: Config) -> None:
@@ -285,6 +292,15 @@ def test_cudnn_s_persistent_kernel_is_the_one_that_runs() -> None:
 
 def test_the_persistent_model_says_that_its_kernel_is_not_the_one_that_runs(tiny_config: Config) -> None:
     assert "CUDA and fp16" in build(tiny_config, model="persistent", precision="fp16").engine
+
+
+@pytest.mark.parametrize(("model", "cell"), [("cudnn", "lstm"), ("block", "lstm"), ("cudnn", "gru")])
+def test_building_a_model_draws_no_number_of_torch_s_own_stream(
+    model: str, cell: str, tiny_config: Config
+) -> None:
+    before = torch.random.get_rng_state()
+    build(tiny_config.replace(cell=cell), model=model)
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_a_model_that_scores_builds_nothing_that_trains(tiny_config: Config) -> None:

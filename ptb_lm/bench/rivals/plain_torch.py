@@ -38,8 +38,13 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.backend import place_rows, to_time_major
-from ptb_lm.torch_backend.cells import Canonical, export_arrays, load_arrays
-from ptb_lm.torch_backend.lstm import freeze_second_bias
+from ptb_lm.torch_backend.cells import (
+    Canonical,
+    export_arrays,
+    freeze_second_bias,
+    library_parameters,
+    load_arrays,
+)
 from ptb_lm.torch_backend.precision import gpu_settings
 from ptb_lm.torch_backend.runtime import Runtime, check_compiler
 
@@ -52,11 +57,7 @@ KEPT_MEMORY = "cudnn-kept-memory"
 def lstm_parameters(lstm: nn.LSTM, layer: int) -> dict[str, Canonical]:
     """Return the parameters of a layer that are trained; its second bias is frozen."""
     freeze_second_bias(lstm.get_parameter(f"bias_hh_l{layer}"))
-    return {
-        "kernel": Canonical(lstm.get_parameter(f"weight_ih_l{layer}"), transposed=True),
-        "recurrent_kernel": Canonical(lstm.get_parameter(f"weight_hh_l{layer}"), transposed=True),
-        "bias": Canonical(lstm.get_parameter(f"bias_ih_l{layer}")),
-    }
+    return library_parameters(lstm, f"_l{layer}")
 
 
 class PlainModel(nn.Module):
