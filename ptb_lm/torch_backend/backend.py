@@ -28,6 +28,7 @@ from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.cells import export_arrays
 from ptb_lm.torch_backend.dropout import no_dropout
 from ptb_lm.torch_backend.loss import Loss, pack_loss
+from ptb_lm.torch_backend.lstm import is_persistent
 from ptb_lm.torch_backend.network import Network
 from ptb_lm.torch_backend.runtime import Runtime, choose_execution
 from ptb_lm.torch_backend.settings import computation, enough_memory, flush_denormals
@@ -110,12 +111,20 @@ class TorchBackend(Backend):
     @property
     @override
     def hints(self) -> list[str]:
-        compiled = self.config.vary_num_steps and self.runtime.execution in ("compile", "jit")
-        one_length = (
-            f"--execution {self.runtime.execution} compiles windows of --num-steps steps; with "
-            "--vary-num-steps most have others, and run as --execution eager"
-        )
-        return [*self.runtime.hints, *([one_length] if compiled else [])]
+        hints, execution = self.runtime.hints, self.runtime.execution
+        if self.config.vary_num_steps and execution in ("compile", "jit"):
+            hints.append(
+                f"--execution {execution} compiles windows of --num-steps steps; with --vary-num-steps most "
+                "have others, and run as --execution eager"
+            )
+        in_float16 = self.device.type == "cuda" and self.dtype == torch.float16
+        sizes = max(self.config.hidden_sizes), self.network.window[0]
+        if self.runtime.model == "persistent" and in_float16 and not is_persistent(*sizes, self.device):
+            hints.append(
+                "the kernel of --model persistent does not run here: it takes at most 1,024 units and a "
+                "batch of 128, on a GPU of 98 multiprocessors or more"
+            )
+        return hints
 
     @override
     def device_memory(self) -> int | None:

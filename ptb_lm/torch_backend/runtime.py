@@ -26,7 +26,7 @@ from ptb_lm.torch_backend.cells import Layer
 from ptb_lm.torch_backend.precision import PRECISIONS, gpu_settings
 from ptb_lm.torch_backend.settings import flush_denormals, hold_settings
 
-BFLOAT16_LSTM = 91300  # the first version of cuDNN that takes one
+BFLOAT16_LSTM = 91300  # the first version of cuDNN that takes one, from compute capability 8.0 on
 
 
 class Runtime:
@@ -62,6 +62,11 @@ class Runtime:
         self.precision = PRECISIONS[precision]
         self.dtype = self.precision.compute
         on_gpu = self.device.type == "cuda"
+        if self.precision.tf32 and (capability := torch.cuda.get_device_capability(self.device)) < (8, 0):
+            raise UserError(
+                "--precision tf32 needs a GPU of compute capability 8.0 or above, and this one has "
+                f"{'.'.join(map(str, capability))}; choose fp32"
+            )
         self.execution = execution if execution != "auto" else gpu_execution if on_gpu else "eager"
         self.model, self.cell = choice.model, cell
         self.settings: Callable[[], AbstractContextManager[None]] = flush_denormals
@@ -70,7 +75,7 @@ class Runtime:
             gpu.allocate_workspace(self.device)
             # torch.nn.LSTM lays its weights out in one piece, as cuDNN wants them, if they are of one of
             # these types. bfloat16 is missing: such weights would be put together again at every call.
-            if (torch.backends.cudnn.version() or 0) >= BFLOAT16_LSTM:
+            if self.dtype == torch.bfloat16 and uses_cudnn(self.dtype):
                 torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.bfloat16)
 
     @property
@@ -78,7 +83,7 @@ class Runtime:
         """The library that computes the layers, for people."""
         is_lstm, on_gpu, how = self.cell == cells.LSTM, self.device.type == "cuda", self.execution
         if self.model == "cudnn":
-            library = "cuDNN" if on_gpu else "oneDNN" if is_lstm and cpu.has_onednn(self.dtype) else "ATen"
+            library = self._name_library()
             how = library if how == "eager" else f"{library}, {how}"
         elif self.model == "persistent" and not (on_gpu and self.dtype == torch.float16):
             how = f"{how}; its kernel needs CUDA and fp16"
@@ -86,6 +91,14 @@ class Runtime:
             how = "native kernels"
         name = "torch.nn.LSTM" if is_lstm and self.model == "cudnn" else f"torch {self.model}"
         return f"{name if is_lstm else f'{name} {self.cell}'} on {self.device.type} ({how})"
+
+    def _name_library(self) -> str:
+        """Return the library that computes torch's own layers."""
+        if self.device.type == "cuda":
+            return "cuDNN" if uses_cudnn(self.dtype) else "ATen"
+        # oneDNN takes a layer of float16 only if no gradient is needed.
+        by_onednn = self.cell == cells.LSTM and self.dtype != torch.float16 and cpu.has_onednn(self.dtype)
+        return "oneDNN" if by_onednn else "ATen"
 
     def _has_recurrence_kernels(self) -> bool:
         return cpu.find_recurrence_kernels(torch.empty(0, dtype=self.dtype, device=self.device)) is not None
@@ -127,6 +140,12 @@ class Runtime:
             facts["device"] = f"cpu ({platform.machine()}, {torch.backends.cpu.get_cpu_capability()})"
             facts |= cpu.facts()
         return facts
+
+
+def uses_cudnn(dtype: torch.dtype) -> bool:
+    """Return whether torch gives layers of a type to cuDNN on this GPU (ATen/native/RNN.cpp, use_cudnn)."""
+    has_version = (torch.backends.cudnn.version() or 0) >= BFLOAT16_LSTM
+    return dtype != torch.bfloat16 or (has_version and torch.cuda.get_device_capability() >= (8, 0))
 
 
 def choose_execution(choice: Choice, ranks: Ranks) -> Choice:

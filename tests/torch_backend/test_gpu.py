@@ -5,6 +5,7 @@ There is no GPU here: the tests replace torch's answers by texts of torch.
 
 import warnings
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.parameters import DEFAULT_CELL
-from ptb_lm.torch_backend import gpu
+from ptb_lm.model.presets import SMALL
+from ptb_lm.torch_backend import cpu, gpu
+from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.lstm import BasicLayer
-from ptb_lm.torch_backend.runtime import apply_execution, examine
+from ptb_lm.torch_backend.runtime import Runtime, apply_execution, examine
 
 DRIVER = (
     "CUDA initialization: The NVIDIA driver on your system is too old (found version 12020). Please update "
@@ -255,3 +258,90 @@ def test_compiling_in_fp32_on_an_ampere_gives_no_warning_of_tf32(monkeypatch: py
         apply_execution(BasicLayer(3, 3, DEFAULT_CELL), "compile")
         compile_fx._warn_tf32_disabled()
     compile_fx._warn_tf32_disabled.cache_clear()
+
+
+@pytest.fixture
+def place_on_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Runtime]:
+    """Makes the runtime of a model on a GPU of some kind; nothing is computed there."""
+
+    def place(
+        capability: gpu.Capability, *, processors: int = 132, cudnn: int = 92000, **choice: str
+    ) -> Runtime:
+        properties = SimpleNamespace(
+            multi_processor_count=processors, major=capability[0], minor=capability[1]
+        )
+        monkeypatch.setattr(gpu, "select_device", torch.device)
+        monkeypatch.setattr(gpu, "allocate_workspace", lambda _: None)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: properties)
+        monkeypatch.setattr(torch.backends.cudnn.m, "version", lambda: cudnn)
+        monkeypatch.setattr(torch.backends.cudnn.m, "CUDNN_TENSOR_DTYPES", set[torch.dtype]())
+        return Runtime(Choice.create(device="cuda", **choice), gpu_execution="graph")
+
+    return place
+
+
+@pytest.mark.parametrize(
+    ("capability", "cudnn", "precision", "library"),
+    [
+        ((8, 0), 91300, "bf16", "cuDNN"),
+        ((8, 0), 91200, "bf16", "ATen"),
+        ((7, 5), 91300, "bf16", "ATen"),
+        ((7, 5), 91200, "fp16", "cuDNN"),
+    ],
+)
+def test_the_engine_names_the_library_that_torch_takes(
+    capability: gpu.Capability,
+    cudnn: int,
+    precision: str,
+    library: str,
+    place_on_gpu: Callable[..., Runtime],
+) -> None:
+    """Which lays out weights as cuDNN wants them only where that computes; other models change no setting."""
+    runtime = place_on_gpu(capability, cudnn=cudnn, model="cudnn", precision=precision)
+    assert runtime.engine == f"torch.nn.LSTM on cuda ({library}, graph)"
+    laid_out = {torch.bfloat16} if (library, precision) == ("cuDNN", "bf16") else set()
+    assert laid_out == torch.backends.cudnn.CUDNN_TENSOR_DTYPES
+
+
+@pytest.mark.parametrize(("precision", "library"), [("fp32", "oneDNN"), ("fp16", "ATen")])
+def test_the_engine_names_the_library_that_trains_on_a_cpu(
+    precision: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where oneDNN could compute float16, which torch gives it only without a gradient."""
+    monkeypatch.setattr(cpu, "has_onednn", lambda _: True)
+    runtime = Runtime(Choice.create(device="cpu", model="cudnn", precision=precision))
+    assert runtime.engine == f"torch.nn.LSTM on cpu ({library})"
+
+
+def test_tf32_is_refused_on_a_gpu_without_it(place_on_gpu: Callable[..., Runtime]) -> None:
+    assert place_on_gpu((8, 0), model="cudnn", precision="tf32").precision.tf32
+    with pytest.raises(UserError, match=r"^--precision tf32 .* 8\.0 .* 7\.5;"):
+        place_on_gpu((7, 5), model="cudnn", precision="tf32")
+
+
+@pytest.mark.parametrize(
+    ("capability", "processors", "hidden", "batch", "runs"),
+    [
+        ((9, 0), 132, 1024, 128, True),
+        ((9, 0), 132, 1025, 128, False),
+        ((9, 0), 132, 1024, 129, False),
+        ((8, 6), 72, 650, 20, False),
+        ((7, 0), 80, 650, 20, True),  # by rules of its own
+    ],
+)
+def test_the_persistent_model_hints_that_its_kernel_does_not_run(
+    capability: gpu.Capability,
+    processors: int,
+    hidden: int,
+    batch: int,
+    runs: bool,
+    place_on_gpu: Callable[..., Runtime],
+) -> None:
+    built = TorchBackend.__new__(TorchBackend)  # without tensors
+    built.runtime = place_on_gpu(capability, processors=processors, model="persistent", precision="fp16")
+    built.device, built.dtype = built.runtime.device, built.runtime.dtype
+    built.config = SMALL.replace(hidden_size=hidden)
+    built.network = SimpleNamespace(window=(batch, 35))  # type: ignore[assignment]
+    assert [hint for hint in built.hints if "does not run" in hint] == built.hints
+    assert (built.hints == []) is runs
