@@ -427,7 +427,7 @@ def test_stopped_at_any_step_and_resumed_is_bit_identical(
 def test_averages_are_moved_scored_and_kept_apart(
     framework: str, model: str, cell: str, device: str, tiny_config: Config
 ) -> None:
-    """They follow the weights, scoring within `averaged` uses them, and training goes on as without them."""
+    """They follow the weights, `use_averages` scores with them, and training goes on as without them."""
     config = tiny_config.replace(cell=cell, **REGULARISED)
     precision = "fp32" if device == "cuda" else finest(framework, model)
     weights, batch = random_weights(config, VOCABULARY, seed=1), config.batch_size

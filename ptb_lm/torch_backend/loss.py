@@ -189,8 +189,8 @@ class SoftmaxLayer:
         except IndexError:
             largest = self._new_buffers(0)
         if len(largest[0]) < tokens:
-            # Few sizes, and each after the one before is free: many that grow a little leave holes in memory.
-            # A power of two, unless that is more than a call needs.
+            # Sizes are powers of two, at most what a call may need, and the old buffers are freed first: many
+            # sizes that differ a little would leave holes in memory.
             most = max(tokens, max_tokens_per_call(self._used.shape[1], self.hidden_size))
             largest = self._new_buffers(0)
             largest = self._new_buffers(min(1 << (tokens - 1).bit_length(), most))

@@ -68,7 +68,7 @@ class FusedSequence(torch.autograd.Function):
         packed, (batch, hidden) = len(x_PI), h_BH.shape
         kernels = cpu.find_recurrence_kernels(x_PI)
         new_rows = partial(new_matrix, kernels, x_PI)
-        rounds = [new_round(new_rows, packed, *factors) for factors in take_apart(weights)]
+        rounds = [new_round(new_rows, packed, *factors) for factors in split_rounds(weights)]
         # The state before the first step, then after each.
         h_all, c_all = new_rows(batch + packed, hidden), c_BH.new_empty(batch + packed, hidden)
         h_all[:batch], c_all[:batch] = h_BH, c_BH
@@ -111,7 +111,7 @@ class FusedSequence(torch.autograd.Function):
                 kernels, layer, rounds, gradients, running, d_output_PH, d_c_BH
             )
         d_weights = {name: torch.empty_like(weight) for name, weight in weights.items()}
-        for number, (d_kernel, d_right_kW, d_bias_W) in enumerate(take_apart(d_weights)):
+        for number, (d_kernel, d_right_kW, d_bias_W) in enumerate(split_rounds(d_weights)):
             d_product, d_inner_Pk = gradients[number]
             torch.sum(d_product, 0, out=d_bias_W)
             if len(d_right_kW):
@@ -146,7 +146,7 @@ def new_round(
     )
 
 
-def take_apart(weights: Mapping[str, Tensor]) -> list[Factors]:
+def split_rounds(weights: Mapping[str, Tensor]) -> list[Factors]:
     """Return views of the weights of each round, or of their gradients, in the order of the rounds."""
     apart = []
     for number in range(sum(len(weights[name]) for name in GATES if name in weights)):

@@ -38,9 +38,9 @@ class BasicLayer(lstm.BasicLayer):
         h_BH, c_BH = state
         outputs = []
         # A gradient of each step's own would be of all rounds' weights: they are taken apart once.
-        x_gates, h_gates = _take_apart(self.x_gates), _take_apart(self.h_gates)
-        x_right, h_right = _take_apart(self.x_gates_right), _take_apart(self.h_gates_right)
-        x_bias, h_bias = _take_apart(self.x_gates_bias), _take_apart(self.h_gates_bias)
+        x_gates, h_gates = _unbind_rounds(self.x_gates), _unbind_rounds(self.h_gates)
+        x_right, h_right = _unbind_rounds(self.x_gates_right), _unbind_rounds(self.h_gates_right)
+        x_bias, h_bias = _unbind_rounds(self.x_gates_bias), _unbind_rounds(self.h_gates_bias)
         for x_BI in x_TBI.unbind():
             for index in range(len(x_gates)):
                 x_BI = _gate(x_BI, h_BH, x_gates, x_right, x_bias, index)
@@ -51,7 +51,7 @@ class BasicLayer(lstm.BasicLayer):
         return torch.stack(outputs), (h_BH, c_BH)
 
 
-def _take_apart(weights: Tensor | None) -> list[Tensor]:
+def _unbind_rounds(weights: Tensor | None) -> list[Tensor]:
     """Return the weights of each round; none if there are no such weights."""
     if weights is None:
         empty: list[Tensor] = []

@@ -28,7 +28,10 @@ STEPS, MOMENTS = "torch.adam.step", ("torch.adam.exp_avg", "torch.adam.exp_avg_s
 
 
 class Clipping(NamedTuple):
-    """What makes a step's gradients those of the loss, and clips them: the bound divided by the divisor."""
+    """The factor of a step's gradients, bound / divisor.
+
+    It takes the loss scale away, and clips by the global norm.
+    """
 
     bound: float  # on the global norm
     divisor: Tensor  # the norm, or the bound where that is larger, times the scale of the loss, []

@@ -33,8 +33,9 @@ class _Hold:
 
 _holds: dict[Setting, _Hold] = {}
 _changed = threading.Condition()
-_turn = threading.Lock()  # held by the thread that waits; a thread that comes later waits behind it
-_own = threading.local()  # its `count`: holds of this thread, which may hold more before it is done
+_queue = threading.Lock()  # held by the first thread that waits, so that no later one overtakes it
+# `count`: the contexts that this thread is in. A nested one does not queue: others may wait for this thread.
+_this_thread = threading.local()
 
 
 @contextlib.contextmanager
@@ -47,8 +48,8 @@ def hold_settings(values: Mapping[Setting, object]) -> Iterator[None]:
     Args:
         values: Value of each setting.
     """
-    nested = getattr(_own, "count", 0)
-    with contextlib.nullcontext() if nested else _turn, _changed:
+    nested = getattr(_this_thread, "count", 0)
+    with contextlib.nullcontext() if nested else _queue, _changed:
         while any(each in _holds and _holds[each].value != value for each, value in values.items()):
             _changed.wait()
         for setting, value in values.items():
@@ -56,12 +57,12 @@ def hold_settings(values: Mapping[Setting, object]) -> Iterator[None]:
                 _holds[setting] = _Hold(value, before=getattr(*setting))
                 setattr(*setting, value)
             _holds[setting].count += 1
-        _own.count = nested + 1
+        _this_thread.count = nested + 1
     try:
         yield
     finally:
         with _changed:
-            _own.count -= 1
+            _this_thread.count -= 1
             for setting in values:
                 hold = _holds[setting]
                 hold.count -= 1

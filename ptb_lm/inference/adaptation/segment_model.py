@@ -151,7 +151,7 @@ def _step(gates_4H: Tensor, c_H: Tensor) -> tuple[Tensor, Tensor]:
     return o_H.sigmoid() * c_H.tanh(), c_H
 
 
-def _take_apart(name: str, array: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+def _split_parameter(name: str, array: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield the matrices and vectors of a canonical parameter by name: several if it is of several rounds."""
     if not name.rpartition(".")[2].startswith(GATES):
         yield name, array
@@ -192,7 +192,7 @@ class SegmentModel:
         self.weights = {
             part: torch.tensor(values, device=device)
             for name, array in weights.items()
-            for part, values in _take_apart(name, array)
+            for part, values in _split_parameter(name, array)
         }
         self.is_tied = "softmax.kernel" not in weights
         self._layers = config.num_layers

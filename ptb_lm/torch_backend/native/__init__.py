@@ -30,7 +30,7 @@ class Kernels:
 
     Attributes:
         lanes: Number of float32 values in a vector of the processor that it was compiled for, at most 16.
-        recurrent: Types that `lstm_forward` and `lstm_backward` take.
+        recurrent: Types that the kernels of the LSTM and the Mogrifier take.
     """
 
     def __init__(self, kernels: ctypes.CDLL) -> None:

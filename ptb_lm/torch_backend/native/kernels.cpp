@@ -1,13 +1,14 @@
-// The parts of a training step that torch's own operations do slowly on a CPU: the recurrence of an LSTM layer,
-// softmax cross-entropy, the norm of the gradients and the update of the weights. ptb_lm/torch_backend/native
-// compiles this file for the machine at hand and calls it; without a compiler, torch's operations compute the same.
+// The parts of a training step that torch's own operations do slowly on a CPU: the recurrence of a layer of the
+// LSTM or the Mogrifier, softmax cross-entropy, dropout's masks, the norm of the gradients, the update of the
+// weights; and large products by OpenBLAS. ptb_lm/torch_backend/native compiles this file for the machine at hand
+// and calls it; without a compiler, torch's operations compute the same.
 //
 // With AVX-512 the products of the recurrence are oneDNN's, through the "batch-reduce" product that torch exports
 // for extensions (ATen/native/CPUBlas.h). They take float32, and bfloat16 with sums in float32, on AMX too.
 // Without AVX-512 those of float32 are computed here, and there are none of bfloat16.
 //
 // Shapes: T = time steps, B = batch, P = steps of all samples, H = hidden units, G = 4 H, N = tokens, V =
-// vocabulary. Gates lie in the order i, f, g, o along G. Sequences are packed as fused.py describes.
+// vocabulary. Gates lie in the order i, f, g, o along G. Sequences are packed as lstm_fused.py describes.
 //
 // Every element is computed by one thread in an order that does not depend on the number of threads, so that
 // results are the same for any number. `multiply` is the exception: its order is OpenBLAS's. The caller checks
@@ -425,7 +426,7 @@ void pack_transposed(int64_t block, int64_t rows, int64_t K, int64_t N, const T*
       to[(k / pair * WIDE + n) * pair + k % pair] = k < K && n < units ? from[n * K + k] : T{};
 }
 
-// Calls do(row, column, count, sums) for the vectors of a block of columns of a product.
+// Calls apply(row, column, count) for each vector in a block of columns.
 template <class Do>
 inline void for_each_vector(int64_t rows, int64_t block, int64_t width, Do apply) {
   for (int64_t row = 0; row < rows; ++row)
