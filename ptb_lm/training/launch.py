@@ -125,7 +125,7 @@ def parse_request(given: dict[str, Any], command: str, ranks: Ranks) -> TrainReq
     config = start.config(given) if start else new_config(given)
     if "run_dir" in given:
         path, overwrite = given["run_dir"], bool(given.get("overwrite"))
-        source = start.directory.path if start else None
+        source = start.directory.weights if start else None
         ranks.run_on_first(lambda: run_folders.refuse_existing(path, overwrite=overwrite, init_from=source))
     if ranks.size == 1:  # otherwise all of them load the text together
         run_data.check_folder(config)  # which is told before the framework is imported

@@ -68,7 +68,7 @@ def refuse_existing(path: Path, *, overwrite: bool, init_from: Path | None = Non
     Args:
         path: The folder.
         overwrite: True if the run in it may be replaced.
-        init_from: Run that the new one starts from, which may not be replaced.
+        init_from: File of the weights that the new run starts from, which may not be removed.
 
     Raises:
         UserError: It holds another run that may not be replaced, or files of something else; or it is a file.
@@ -85,8 +85,8 @@ def refuse_existing(path: Path, *, overwrite: bool, init_from: Path | None = Non
     except UserError as error:
         raise UserError(f"{error}; a new run needs another --run-dir") from None
     if overwrite:
-        if init_from is not None and path.samefile(init_from):
-            raise UserError(f"--overwrite would remove the weights of {path}, which --init-from starts from")
+        if init_from is not None and directory.weights.exists() and directory.weights.samefile(init_from):
+            raise UserError(f"--overwrite would remove the weights of {path}, which the new run starts from")
     else:
         again = shlex.join(["--resume", str(path)])
         going_on = "" if there.imported else f"continue it with {again}, or "

@@ -71,7 +71,7 @@ def remaining_commands(
             that replace others cannot begin.
     """
     existing = {seed: run for seed, run in runs.items() if _has_trained(run)}
-    overwrite, init_from = bool(given.get("overwrite")), start.directory.path if start else None
+    overwrite, init_from = bool(given.get("overwrite")), start.directory.weights if start else None
     if existing:
         config = next(iter(configs.values()))  # all read the same text
         words, extend = start.vocabulary if start else None, bool(given.get("extend_vocabulary"))

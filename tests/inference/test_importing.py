@@ -1,7 +1,9 @@
 """A run that was imported gives the log-probabilities of the original, computed by the original's library."""
 
 import itertools
+import json
 import re
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +19,8 @@ from torch import Tensor, nn
 
 import ptb_lm
 from ptb_lm import compare, evaluate, export, import_run, train
+from ptb_lm.common.errors import UserError
+from ptb_lm.inference.importing import read_tensors, recognition
 from ptb_lm.training import tensors
 
 pytestmark = [
@@ -247,6 +251,11 @@ WRONG: dict[str, tuple[Callable[[State], Any], str, Sequence[str]]] = {
     "a lost softmax": (without("decoder.weight"), r"\(11, 5\), not \(11, 6\)", WORDS),
     "a tensor more": (lambda state: {**state, "norm.weight": torch.ones(6)}, r"norm.weight.*\(6,\)", WORDS),
     "a softmax more": (lambda state: {**state, "head.weight": torch.ones(11, 6)}, r"head.weight \(11", WORDS),
+    "weights of the classes": (
+        lambda state: {**without("decoder.bias")(state), "criterion.weight": torch.ones(11)},
+        r"criterion.weight \(11,\)",
+        WORDS,
+    ),
     "unclear order": (lambda state: {**state, "top.weight_hh_l0": torch.ones(24, 6)}, "top", WORDS),
     "no number": (lambda state: {**state, "decoder.bias": torch.full((11,), torch.nan)}, "finite", WORDS),
     "Keras' older GRU": (
@@ -288,6 +297,43 @@ def test_another_model_is_refused(name: str, tmp_path: Path, capsys: pytest.Capt
     assert not (tmp_path / "run").exists()
 
 
+def test_what_would_remove_the_weights_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = runs.write_run(tmp_path / "run", WORDS)
+    before = runs.files(run)
+    for source in ([run], [run / "weights.safetensors", "--vocabulary", run / "vocabulary.txt"]):
+        problem = runs.refusal(capsys, import_run, *source, "--run-dir", run, "--overwrite")
+        assert problem == f"--overwrite would remove the weights of {run}, which the new run starts from"
+    assert runs.files(run) == before
+    assert runs.refusal(capsys, import_run, run, "--overwrite") == "--overwrite needs --run-dir"
+
+
+@pytest.mark.parametrize("softmax", ["unembed", "de_embedding", "output_embedding", "embed_out"])
+def test_a_softmax_that_is_called_like_an_embedding_is_none(softmax: str) -> None:
+    """The sentence says what was taken for what."""
+
+    def recognize(*names: str) -> str:
+        state = stack([3] * 4, names).state_dict()  # nothing is told by a bias, or a size
+        return recognition.recognize({name: value.numpy() for name, value in state.items()}, V)[2]
+
+    told = recognize("token_emb", "steps", softmax)
+    assert f"torch.nn (embedding token_emb.weight, softmax {softmax}.weight): " in told
+    with pytest.raises(UserError, match="is not clear"):
+        recognize("token", "steps", softmax)
+
+
+def test_what_is_no_floating_point_tensor_is_left_out(tmp_path: Path) -> None:
+    arrays = {"words": np.array(WORDS), "counts": np.arange(3), "x": np.ones(2, np.float16)}
+    np.savez(tmp_path / "x.npz", **arrays)
+    assert_arrays(read_tensors(tmp_path / "x.npz"), {"x": np.ones(2, np.float32)})
+
+
+def test_that_h5py_is_missing_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "h5py", None)  # so that importing it fails
+    (tmp_path / "x.h5").touch()
+    with pytest.raises(UserError, match=r"x\.h5 needs the package h5py.*; pip install h5py$"):
+        read_tensors(tmp_path / "x.h5")
+
+
 def test_white_space_about_a_word_does_not_count(tmp_path: Path) -> None:
     save_torch(tmp_path / "x.pt", word_language_model())
     words = [f"{word} \r" if number % 2 else f"{word}\t" for number, word in enumerate(WORDS)]
@@ -303,6 +349,47 @@ def test_a_layer_of_keras_that_computes_something_else_is_refused(
 ) -> None:
     save_keras(tmp_path / "x.keras", "LSTM", **layers)
     assert "relu" in runs.refusal(capsys, import_run, *given(tmp_path / "x.keras"))
+
+
+@pytest.mark.parametrize("ending", [".keras", ".h5"])
+def test_a_layer_of_keras_without_weights_is_refused(ending: str, tmp_path: Path) -> None:
+    """Also an operator. What masks word 0 is taken."""
+    layers = pytest.importorskip("keras").layers
+    words_BT = layers.Input([None], dtype="int32")
+    x_BTE = layers.Embedding(V, 6, mask_zero=True)(words_BT)
+    h_BTH = layers.LSTM(6, return_sequences=True)(x_BTE)
+    for name, output in {"": h_BTH, "ReLU": layers.ReLU()(h_BTH), "Add": x_BTE + h_BTH}.items():
+        path = tmp_path / f"model{name}{ending}"
+        pytest.importorskip("keras").Model(words_BT, layers.Dense(V)(output)).save(path)
+        if not name:
+            assert len(read_tensors(path)) == 6
+            continue
+        with pytest.raises(UserError, match=f"^a run has no layer such as .*: {name}$"):
+            read_tensors(path)
+
+
+@pytest.mark.parametrize(
+    ("layer", "problem"),
+    [
+        ({"class_name": "ReLU", "config": {"name": "relu_1"}}, "relu_1: ReLU"),
+        (
+            {"class_name": "TFOpLambda", "config": {"name": "add", "function": "__operators__.add"}},
+            "add: TFOpLambda function='__operators__.add'",
+        ),
+        ({"class_name": "TFOpLambda", "config": {"name": "mask", "function": "math.not_equal"}}, "holds 0"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("has_name", [False, True])
+def test_a_layer_of_an_older_keras_is_refused(
+    layer: State, problem: str, has_name: bool, tmp_path: Path
+) -> None:
+    """As it described a Sequential: by a list, and later by an object."""
+    config = {"name": "model", "layers": [layer]} if has_name else [layer]
+    with pytest.importorskip("h5py").File(tmp_path / "x.h5", "w") as file:
+        file.attrs["model_config"] = json.dumps({"class_name": "Sequential", "config": config})
+    with pytest.raises(UserError, match=f"{re.escape(problem)}$"):
+        read_tensors(tmp_path / "x.h5")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ ALIASES = {
     **dict.fromkeys(("<UNK>", "[UNK]", "xxunk", "<oov>", "<OOV>"), UNK),
 }
 
-# The layers of Keras that a run can have, with the values of a setting that it can have, the default first.
+# What a model of Keras can be made of to become a run, with the values of a setting, the default first.
 KERAS_LAYERS: dict[str, dict[str, tuple[Any, ...]]] = {
     **{
         name: {
@@ -48,8 +48,16 @@ KERAS_LAYERS: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     **{name: {"activation": ("linear", "softmax")} for name in ("Dense", "Activation")},
     **{name: {} for name in ("InputLayer", "Embedding", "Dropout", "SpatialDropout1D", "Softmax")},
-    **{name: {} for name in ("TimeDistributed", "RNN", "StackedRNNCells")},  # what they hold has a row
+    # What these hold has a row.
+    **{
+        name: {}
+        for name in ("Sequential", "Functional", "Model", "TimeDistributed", "RNN", "StackedRNNCells")
+    },
+    # What mask_zero adds to a Functional: of Keras 3, and of Keras 2.
+    "NotEqual": {},
+    "TFOpLambda": {"function": ("math.not_equal",)},
 }
+PARTS_OF_KERAS = ("layers", "cells", "layer", "cell")  # settings that hold such parts
 
 
 def import_run(
@@ -76,9 +84,11 @@ def import_run(
 
     Raises:
         UserError: The weights are of no model that a run can hold, or do not fit the vocabulary; or the
-            folder is in use.
+            folder is in use, or not named where it is to be replaced.
         OSError: A file cannot be read or written.
     """
+    if overwrite and run_dir is None:
+        raise UserError("--overwrite needs --run-dir")
     origin = RunDirectory(Path(source))
     is_run = origin.path.is_dir()
     if vocabulary is None and not is_run:
@@ -96,7 +106,7 @@ def import_run(
         imported=Source(path=str(file.absolute()), sha256=hashlib.sha256(file.read_bytes()).hexdigest()),
     )
     path = Path(run_dir) if run_dir else run_folders.create_folder(run_folders.default_path(run))
-    run_folders.refuse_existing(path, overwrite=overwrite, init_from=origin.path if is_run else None)
+    run_folders.refuse_existing(path, overwrite=overwrite, init_from=file)
     directory = RunDirectory(path)
     with directory.lock():
         directory.create(run, words)
@@ -142,6 +152,10 @@ def read_tensors(path: Path) -> Arrays:
         states = [*filter(None, map(_floats, (found, *found.values())))]
     except (UserError, MemoryError):
         raise
+    except ModuleNotFoundError as error:  # TensorFlow and Keras bring h5py
+        raise UserError(
+            f"{path} needs the package {error.name}, which is not installed; pip install {error.name}"
+        ) from None
     except Exception as error:  # whatever a library raises where a file is not what it seems
         reason = str(error).split("\n")[0].split(". ")[0] or type(error).__name__
         raise UserError(f"the weights in {path} cannot be read ({reason})") from None
@@ -154,7 +168,11 @@ def read_tensors(path: Path) -> Arrays:
 
 def _floats(table: Any) -> Arrays:
     values = table.items() if isinstance(table, Mapping) else ()
-    tensors = {n: torch.as_tensor(x) for n, x in values if isinstance(x, torch.Tensor | np.ndarray)}
+    tensors = {
+        name: torch.as_tensor(value)
+        for name, value in values
+        if isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind == "f")
+    }
     return {
         name: tensor.detach().float().numpy()
         for name, tensor in tensors.items()
@@ -179,11 +197,11 @@ def _read_keras(path: Path) -> Arrays:
 
 
 def _read_hdf5(file: Path | BinaryIO, config: bytes = b"null") -> Arrays:
-    import h5py  # TensorFlow and Keras bring it
+    import h5py
 
     names: list[str] = []
     with h5py.File(file, "r") as archive:
-        json.loads(archive.attrs.get("model_config", config), object_hook=_check_keras_layer)
+        json.loads(archive.attrs.get("model_config", config), object_hook=_check_keras)
         archive.visit(names.append)
         return {
             name: archive[name][()]
@@ -192,16 +210,30 @@ def _read_hdf5(file: Path | BinaryIO, config: bytes = b"null") -> Arrays:
         }
 
 
-def _check_keras_layer(values: dict[str, Any]) -> dict[str, Any]:
-    """Check a part of a model's configuration: if it is a layer, a run must have such layers."""
-    kind, config = str(values.get("class_name")), values.get("config", {})
+def _check_keras(values: dict[str, Any]) -> dict[str, Any]:
+    """Check an object of a model's configuration: each layer that it is or holds must be one of a run.
+
+    Only `.keras` says that an object is a layer, and only of Keras' own. All others are recognized by what
+    holds them: a user's own layers, operators such as +, and every layer in `.h5`.
+    """
+    config = values.get("config")
+    if isinstance(config, list):  # a Sequential of the first Keras
+        config = {"layers": config}
+    held = [config.get(part) for part in PARTS_OF_KERAS] if isinstance(config, dict) else []
+    layers = [layer for part in held for layer in (part if isinstance(part, list) else [part])]
+    for layer in [*layers, *[values] * (values.get("module") == "keras.layers")]:
+        if isinstance(layer, dict):
+            _check_keras_layer(str(layer.get("class_name")), layer.get("config", {}))
+    return values
+
+
+def _check_keras_layer(kind: str, config: dict[str, Any]) -> None:
     settings = KERAS_LAYERS.get(kind, {}).items()
     wrong = [
         f"{name}={config[name]!r}" for name, usual in settings if config.get(name, usual[0]) not in usual
     ]
-    if wrong or (kind not in KERAS_LAYERS and values.get("module") == "keras.layers"):
-        raise UserError(f"a run has no layer such as {config['name']}: {' '.join([kind, *wrong])}")
-    return values
+    if wrong or kind not in KERAS_LAYERS:
+        raise UserError(f"a run has no layer such as {config.get('name', kind)}: {' '.join([kind, *wrong])}")
 
 
 READERS: dict[str, Callable[[Path], Any]] = {

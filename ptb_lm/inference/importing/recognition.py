@@ -40,6 +40,8 @@ ERROR_CHARACTERS = 400  # characters of names and shapes in an error
 # without dropout, which are those of evaluation, weight_hh_l0_raw. Keras 2 ends a name with :0.
 _NAME = re.compile(r"(?P<module>(?:.*[./])?)(?P<leaf>.*?)(?P<layer>_l\d+)?(?P<raw>_raw)?(?::0)?", re.DOTALL)
 _EMBEDDING = re.compile("emb|encoder|lookup|wte", re.IGNORECASE)
+# The names of a softmax that have such a part, too: unembed, output_embedding, embed_out.
+_SOFTMAX = re.compile(r"(?:\b|_)(?:(?:un|de)_?emb|out(?:put)?(?:\b|_|emb))", re.IGNORECASE)
 
 
 def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Arrays, str]:
@@ -87,7 +89,10 @@ def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Ar
 
 
 def _translate(tensors: Arrays, vocabulary_size: int) -> tuple[str, Arrays]:
-    """Return the program whose names tensors have, and the tensors in canonical names and layouts."""
+    """Return the program whose names tensors have, and the tensors in canonical names and layouts.
+
+    The names of the embedding and of the softmax follow the program's.
+    """
     names = {name: match for name in tensors if (match := _NAME.fullmatch(name))}
     modules: dict[str, Arrays] = defaultdict(dict)
     # The raw weights come last, and take the place of what dropout has left of them. DataParallel and weight
@@ -108,11 +113,12 @@ def _translate(tensors: Arrays, vocabulary_size: int) -> tuple[str, Arrays]:
     layers.sort(key=lambda module: [int(number) for number in re.findall(r"\d+", module)])
     program = TORCH if NAMES[TORCH][1] in modules[layers[0]] else KERAS
     outer = {(m, leaf): array for m in modules if m not in layers for leaf, array in modules[m].items()}
-    weights = _embedding_and_softmax(outer, vocabulary_size, program)
+    weights, tables = _embedding_and_softmax(outer, vocabulary_size, program)
     for number, module in enumerate(layers):
         cell, layer = _canonical_layer(module, modules[module], program)
         weights |= {f"{cell}.{number}.{name}": array for name, array in layer.items()}
-    return "AWD-LSTM" if any(match["raw"] for match in names.values()) else program, weights
+    kind = "AWD-LSTM" if any(match["raw"] for match in names.values()) else program
+    return f"{kind} ({tables})", weights
 
 
 def _canonical_layer(module: str, leaves: Arrays, program: str) -> tuple[str, Arrays]:
@@ -142,8 +148,10 @@ def _canonical_layer(module: str, leaves: Arrays, program: str) -> tuple[str, Ar
 
 def _embedding_and_softmax(
     others: dict[tuple[str, str], NDArray[Any]], vocabulary_size: int, program: str
-) -> Arrays:
-    """Return the parameters outside of the layers; without `softmax.kernel` if it is the embedding.
+) -> tuple[Arrays, str]:
+    """Return the parameters outside of the layers, and a clause that names the tables.
+
+    Without `softmax.kernel` if it is the embedding.
 
     Args:
         others: Their tensors by (module, parameter).
@@ -151,8 +159,14 @@ def _embedding_and_softmax(
         program: A key of NAMES.
     """
     square = (vocabulary_size, vocabulary_size)
-    biases = {name: array for name, array in others.items() if array.shape == square[:1]}
     tables = {n: array for n, array in others.items() if array.ndim == 2 and vocabulary_size in array.shape}
+    # Keras 3 may number a kernel and its bias: 0 and 1.
+    biases = {
+        name: array
+        for name, array in others.items()
+        if array.shape == square[:1]
+        and ("bias" in "".join(name).lower() or (name[1] == "1" and (name[0], "0") in tables))
+    }
     if strange := {"".join(name): others[name] for name in others if name not in {*biases, *tables}}:
         raise UserError(
             f"the vocabulary has {vocabulary_size:,} words, and a language model of them has an embedding of "
@@ -160,8 +174,12 @@ def _embedding_and_softmax(
             f"{_describe_shapes(strange)}"
         )
     distinct = {(array.shape, array.tobytes()): name for name, array in tables.items()}  # equal ones are tied
+    # Sorted, the embedding comes first: its module has no bias; or else its name says so.
     ranks = {
-        name: (name[0] in {module for module, _ in biases}, not _EMBEDDING.search("".join(name)))
+        name: (
+            name[0] in {module for module, _ in biases},
+            not _EMBEDDING.search("".join(name)) or bool(_SOFTMAX.search("".join(name))),
+        )
         for name in distinct.values()
     }
     # Where a square table has the words, the program tells: torch's modules call it weight.
@@ -172,8 +190,9 @@ def _embedding_and_softmax(
             f"bias, or where the words are, is not clear: "
             f"{_describe_shapes({''.join(n): others[n] for n in others})}"
         )
-    embedding, *softmax = (tables[name] for name in sorted(ranks, key=ranks.__getitem__))
-    return {
+    in_order = sorted(ranks, key=ranks.__getitem__)
+    embedding, *softmax = (tables[name] for name in in_order)
+    weights = {
         "embedding": embedding if len(embedding) == vocabulary_size else embedding.T,
         "softmax.bias": sum(biases.values(), np.zeros(vocabulary_size, np.float32)),
         # torch has [V, N], Keras [N, V].
@@ -182,6 +201,8 @@ def _embedding_and_softmax(
             for name, table in zip(["softmax.kernel"], softmax, strict=False)
         },
     }
+    parts = zip(("embedding", "softmax"), map("".join, in_order), strict=False)
+    return weights, ", ".join(f"{part} {name}" for part, name in parts)
 
 
 def _describe_shapes(tensors: Arrays) -> str:
