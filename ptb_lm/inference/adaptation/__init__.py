@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
@@ -35,6 +35,7 @@ class Dynamic:
         UserError: A value is impossible.
     """
 
+    kind: ClassVar[str] = "dynamic"
     rule: str = setting(
         "sgd",
         "sgd: gradient steps; rms: each divided by the size of a weight's gradients in training",
@@ -72,6 +73,7 @@ class Cache:
         UserError: A value is impossible.
     """
 
+    kind: ClassVar[str] = "cache"
     # Best for medium on Penn Treebank (results/tables.md).
     words: int = setting(500, "words that the cache holds", minimum=1)
     theta: float = setting(0.6, "how much more a similar hidden state counts than a different one", minimum=0)
@@ -100,7 +102,7 @@ class Adaptation:
         return " and ".join(names)
 
 
-KINDS: dict[str, Any] = {"dynamic": Dynamic, "cache": Cache}
+KINDS: dict[str, Any] = {each.kind: each for each in (Dynamic, Cache)}
 
 
 def _settings(kind: str) -> Sequence[Hyperparameter]:
@@ -109,8 +111,7 @@ def _settings(kind: str) -> Sequence[Hyperparameter]:
 
 
 def _check(settings: Dynamic | Cache) -> None:
-    kind = type(settings).__name__.lower()
-    for each, value in zip(_settings(kind), dataclasses.astuple(settings), strict=True):
+    for each, value in zip(_settings(settings.kind), dataclasses.astuple(settings), strict=True):
         each.check(value)
 
 

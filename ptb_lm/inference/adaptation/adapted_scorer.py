@@ -6,6 +6,7 @@ Shapes: N = words of the text but the last, H = hidden units, C = words scored i
 these may look at.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from ptb_lm.inference.adaptation.dynamic_evaluation import ScoredText, Squares, 
 from ptb_lm.inference.adaptation.segment_model import SegmentModel
 
 CACHE_CHUNK = 256  # words that a cache scores in one call
-SQUARED_SEGMENTS = 500  # segments of the training text, whose squared gradients the rule rms goes by
+SQUARED_SEGMENTS = 500  # segments of the training text over which the rule rms averages squared gradients
 
 
 class Perplexities(NamedTuple):
@@ -139,8 +140,7 @@ def mix_cache(log_p_N: Tensor, log_shares_N: Tensor, weight: float) -> Tensor:
     """Return the log-probability of each word by the model and its cache; the first word has no cache yet."""
     if weight == 0:
         return log_p_N
-    mixture_N = torch.logaddexp(
-        log_p_N + torch.log1p(log_p_N.new_tensor(-weight)), log_shares_N + log_p_N.new_tensor(weight).log()
-    )
+    # Not in float32, in which a weight near 1 is 1.
+    mixture_N = torch.logaddexp(log_p_N + math.log1p(-weight), log_shares_N + math.log(weight))
     mixture_N[:1] = log_p_N[:1]
     return mixture_N

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from ptb_lm.common import cli, host, json_files
 from ptb_lm.common.errors import DivergenceError, UserError
 from ptb_lm.data.corpus import Corpus
-from ptb_lm.inference.adaptation import Adaptation, AdaptationRequest, tuning
+from ptb_lm.inference.adaptation import Adaptation, AdaptationRequest, Cache, Dynamic, tuning
 from ptb_lm.inference.adaptation.adapted_scorer import AdaptedScorer, Perplexities
 from ptb_lm.inference.adaptation.segment_model import SegmentModel
 from ptb_lm.inference.adaptation.tuning import Trial
@@ -19,7 +19,7 @@ from ptb_lm.inference.evaluated_text import Text
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend.runtime import Runtime
-from ptb_lm.torch_backend.settings import enough_memory, flush_denormals
+from ptb_lm.torch_backend.settings import enough_memory
 from ptb_lm.training.run_config import RunConfig
 
 RESULT = "result.json"
@@ -27,7 +27,6 @@ _Say: TypeAlias = Callable[[str], None]
 
 
 @enough_memory()
-@flush_denormals()
 def evaluate(
     text: Text,
     request: AdaptationRequest,
@@ -50,28 +49,30 @@ def evaluate(
         command: The command line, for the record.
 
     Raises:
-        UserError: There is a result already, the valid split is too short, there is no such device, or it has
-            not enough memory.
+        UserError: There is a result already, also one that came meanwhile; the valid split is too short;
+            there is no such device, or it has not enough memory.
         DivergenceError: The steps were too large, and the perplexity is not finite.
     """
     start = time.perf_counter()
     if request.out is not None:
         _check_free(request.out)
     runtime = Runtime(Choice.create(framework="torch", model="basic", precision="fp32", device=device))
-    model = SegmentModel(run.hyperparameters, weights, device=runtime.device)
-    train = text.ids[:0] if text.data is None else text.data.splits["train"]
-    scorer = AdaptedScorer(model, train)
     # What a file will hold too is not lost with the reader of a pipe: a tuning takes hours.
     say = cli.say if request.out is None else cli.remark
     adaptation, trials, tuned_on = request.adaptation, list[Trial](), None
-    if request.tune:
-        adaptation, trials, tuned_on = _tune(scorer, text.data, request, say)
-    for part in (adaptation.dynamic, adaptation.cache):
-        if part is not None:
-            say(f"{'chosen: ' if request.tune else ''}{_describe(part)}")
-    perplexities = scorer.perplexities(text.ids, adaptation, description=text.name)
+    with runtime.settings():
+        model = SegmentModel(run.hyperparameters, weights, device=runtime.device)
+        train = text.ids[:0] if text.data is None else text.data.splits["train"]
+        scorer = AdaptedScorer(model, train)
+        if request.tune:
+            adaptation, trials, tuned_on = _tune(scorer, text.data, request, say)
+        for part in (adaptation.dynamic, adaptation.cache):
+            if part is not None:
+                say(f"{'chosen: ' if request.tune else ''}{_describe(part)}")
+        perplexities = scorer.perplexities(text.ids, adaptation, description=text.name)
     if not math.isfinite(perplexities.adapted):
-        raise DivergenceError("the adapted perplexity is not finite; try a smaller rate")
+        advice = "; try a smaller rate" * (adaptation.dynamic is not None)
+        raise DivergenceError(f"the adapted perplexity is not finite{advice}")
     _report(text, adaptation, perplexities, say)
     say(f"computed by torch on {runtime.device.type} in fp32")
     if request.out is None:
@@ -93,6 +94,7 @@ def evaluate(
         "seconds": time.perf_counter() - start,
         "environment": {**host.environment(), **runtime.environment()},
     }
+    _check_free(request.out)  # another result may have come meanwhile
     request.out.mkdir(parents=True, exist_ok=True)
     json_files.write(request.out / RESULT, result)
     say(f"written to {request.out / RESULT}")
@@ -112,7 +114,8 @@ def _tune(
     adaptation, trials = tuning.tune(
         scorer, valid, request.adaptation, held=request.held, tell=lambda trial: say(_trial_line(trial))
     )
-    if min(trials, key=lambda trial: trial[1])[0] is None:  # the first trial: also of equals
+    # Of equals min returns the first, and the first trial is the unadapted model.
+    if min(trials, key=lambda trial: trial[1])[0] is None:
         say("none of them is better than not adapting")
     return adaptation, trials, text
 
@@ -132,7 +135,8 @@ def _report(text: Text, adaptation: Adaptation, perplexities: Perplexities, say:
 
 def _describe_trials(trials: Sequence[Trial], adaptation: Adaptation) -> dict[str, Any]:
     """Return the part of the result that says how the settings were chosen."""
-    # The cache is tuned last, upon the best steps. What did not adapt may have been better than all.
+    # The trial of the chosen settings: the cache's if there is one, since it is tuned last. It need not be
+    # the best trial: the unadapted model may be.
     last = adaptation.cache or adaptation.dynamic
     there = (perplexity for settings, perplexity in trials if settings == last)
     return {
@@ -148,7 +152,7 @@ def _describe_trials(trials: Sequence[Trial], adaptation: Adaptation) -> dict[st
 
 
 def _check_free(out: Path) -> None:
-    """Check before the work that a result can be written to a folder, which must have none yet."""
+    """Check that a result can be written to a folder, which must have none yet."""
     for name in ("config.json", RESULT):
         if (out / name).exists():
             raise UserError(f"--out {out} holds {name} already; nothing is overwritten")
@@ -168,14 +172,13 @@ def _trial_line(trial: Trial) -> str:
     return f"  {perplexity:8.3f}  {what}"
 
 
-def _describe(settings: Any) -> str:
-    kind = type(settings).__name__.lower()
-    return f"{'dynamic evaluation' if kind == 'dynamic' else 'cache'}: {settings}"
+def _describe(settings: Dynamic | Cache) -> str:
+    return f"{'dynamic evaluation' if isinstance(settings, Dynamic) else 'cache'}: {settings}"
 
 
 def _finite(perplexity: float) -> float | None:
     return perplexity if math.isfinite(perplexity) else None  # JSON has no infinity
 
 
-def _to_json(settings: Any) -> dict[str, Any]:
-    return {"kind": type(settings).__name__.lower(), **dataclasses.asdict(settings)}
+def _to_json(settings: Dynamic | Cache) -> dict[str, Any]:
+    return {"kind": settings.kind, **dataclasses.asdict(settings)}

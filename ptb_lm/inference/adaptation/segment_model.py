@@ -61,8 +61,8 @@ class LayerRun(NamedTuple):
         output_TH: Its output.
         state: The state after the segment.
         inputs: A matrix's name -> what it multiplies at each step, [T, M].
-        products: A matrix's name -> a tensor whose gradient is that of the product, [T, N]. A bias's name ->
-            that of the product that it is added to.
+        products: A matrix's name -> a tensor [T, N] in the graph that has the same gradient as the matrix's
+            product; for a bias, the tensor of the product to which the bias is added.
     """
 
     output_TH: Tensor

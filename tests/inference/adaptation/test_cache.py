@@ -91,3 +91,11 @@ def test_a_weight_of_zero_is_no_cache() -> None:
     hidden_NH, p_NV, targets_N = drawn(9, seed=5)
     text = scored(np.log(p_NV[:, 1]), hidden_NH, targets_N)
     assert torch.equal(adapted_scorer.add_cache(text, Cache(words=3, theta=1.0, weight=0.0)), text.log_p_N)
+
+
+def test_a_weight_near_1_leaves_every_word_possible() -> None:
+    """In float32 it would be 1, and so would a word that the cache lacks be impossible."""
+    log_p_N, hidden_NH = np.log(np.full(2, 0.5, np.float32)), np.zeros((2, WIDTH), np.float32)
+    text = scored(log_p_N, hidden_NH, np.array([0, 1]))
+    found = adapted_scorer.add_cache(text, Cache(words=3, theta=1.0, weight=0.99999999))
+    np.testing.assert_allclose(found, [np.log(0.5), np.log(0.5) + np.log1p(-0.99999999)], rtol=1e-6)

@@ -167,7 +167,7 @@ class Watched(SegmentModel):
         self._outputs.append(StorageWeakRef(found[0].hidden_TH.untyped_storage()))
         return found
 
-    def hold_settings(self) -> int:
+    def count_held(self) -> int:
         return sum(not output.expired() for output in self._outputs)
 
 
@@ -179,7 +179,7 @@ def test_hidden_states_are_held_only_where_they_are_asked_for(
     model, held = Watched(), list[int]()
     ids = torch.tensor(text(1000, seed=2))
     found = dynamic_evaluation.score(
-        model, ids, dynamic, keep_hidden=keep_hidden, progress=lambda _: held.append(model.hold_settings())
+        model, ids, dynamic, keep_hidden=keep_hidden, progress=lambda _: held.append(model.count_held())
     )
     assert found.hidden_NH.shape == (999, 6 if keep_hidden else 0)
     assert len(held) > 9

@@ -1,12 +1,15 @@
 """`evaluate --dynamic` and `--cache`: what is printed, kept and refused."""
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import runs
@@ -18,7 +21,8 @@ from ptb_lm.inference.adaptation import read_flags
 torch = pytest.importorskip("torch")
 
 from ptb_lm.inference.adaptation import adapted_scorer, tuning  # noqa: E402
-from ptb_lm.torch_backend import gpu  # noqa: E402
+from ptb_lm.inference.adaptation.adapted_scorer import AdaptedScorer, Perplexities  # noqa: E402
+from ptb_lm.torch_backend import gpu, runtime  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -245,6 +249,24 @@ def test_a_result_is_never_overwritten(run: Path, tmp_path: Path, capsys: pytest
     assert runs.files(run) == before
 
 
+def test_a_result_that_came_meanwhile_is_not_overwritten_either(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was computed is printed all the same."""
+    score, other = AdaptedScorer.perplexities, tmp_path / "result.json"
+
+    def score_slowly(*given: Any, **named: Any) -> Perplexities:
+        other.write_text("{}")
+        return score(*given, **named)
+
+    monkeypatch.setattr(AdaptedScorer, "perplexities", score_slowly)
+    assert runs.run_command(evaluate, run, "--cache", "--out", tmp_path) == 2
+    out, err = capsys.readouterr()
+    assert f"{tmp_path} holds result.json" in runs.sentence(err, evaluate)
+    assert "test perplexity " in out
+    assert other.read_text() == "{}"
+
+
 def test_a_folder_that_cannot_be_written_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And not the temporary file that cannot be made there; nobody may make a file in /proc, root neither."""
     problem = runs.refusal(capsys, evaluate, run, "--cache", "--out", "/proc/out")
@@ -294,6 +316,49 @@ def test_steps_that_are_too_large_are_said(
     problem = runs.sentence(capsys.readouterr().err, evaluate)
     assert "rate" in problem
     assert not (tmp_path / "out").exists()
+
+
+def test_a_rate_is_no_advice_for_a_cache(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AdaptedScorer, "perplexities", lambda *_, **__: Perplexities(torch.inf, None, 9.0))
+    assert runs.run_command(evaluate, run, "--cache") == 1
+    assert runs.sentence(capsys.readouterr().err, evaluate) == "the adapted perplexity is not finite"
+
+
+def test_it_computes_with_the_settings_of_its_device(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU denormal numbers are zero."""
+    entered, found = list[str](), list[list[str]]()
+
+    @contextlib.contextmanager
+    def enter() -> Iterator[None]:
+        entered.append("settings")
+        yield
+        entered.clear()
+
+    def score(*_: object, **__: object) -> Perplexities:
+        found.append([*entered])
+        return Perplexities(2.0, None, 2.0)
+
+    monkeypatch.setattr(runtime, "flush_denormals", enter)
+    monkeypatch.setattr(AdaptedScorer, "perplexities", score)
+    assert runs.run_command(evaluate, run, "--cache") == 0
+    assert found == [["settings"]]
+
+
+@pytest.mark.gpu
+def test_a_gpu_multiplies_in_ieee_float32(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the process is set to."""
+    found = []
+
+    def score(*_: object, **__: object) -> Perplexities:
+        found.append(torch.backends.cuda.matmul.fp32_precision)
+        return Perplexities(2.0, None, 2.0)
+
+    monkeypatch.setattr(AdaptedScorer, "perplexities", score)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32")
+    assert runs.run_command(evaluate, run, "--cache", "--device", "cuda") == 0
+    assert found == ["ieee"]
 
 
 def test_the_tuned_perplexity_is_that_of_what_was_chosen(
