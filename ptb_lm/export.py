@@ -104,6 +104,8 @@ def write_model(
         The length of the time axis in the file; None if it is any.
 
     Raises:
+        UserError: The format holds no model of this size.
+        OutOfMemoryError: There is not enough memory.
         OSError: The folder is not writable, or the disk is full.
     """
     # Each format imports its library alone.

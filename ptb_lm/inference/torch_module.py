@@ -73,6 +73,7 @@ class PlainLanguageModel(nn.Module):
         return zeros, zeros.clone()
 
 
+@enough_memory()
 def to_torch(config: Config, weights: Mapping[str, NDArray[Any]]) -> PlainLanguageModel:
     """Return a model as a plain module on the CPU, in the precision of its weights, ready to evaluate.
 
@@ -84,6 +85,7 @@ def to_torch(config: Config, weights: Mapping[str, NDArray[Any]]) -> PlainLangua
 
     Raises:
         UserError: The cell is not torch.nn.LSTM's.
+        OutOfMemoryError: There is not enough memory.
     """
     if config.cell != LSTM:
         raise UserError(f"torch.nn.LSTM computes the cell {LSTM}, but this model's cell is {config.cell}")
@@ -124,8 +126,13 @@ def state_dict(config: Config, weights: Mapping[str, NDArray[Any]]) -> dict[str,
     return table
 
 
+@enough_memory()
 def to_torchscript(module: PlainLanguageModel, words: Sequence[str]) -> bytes:
-    """Return a file for torch.jit.load, also in C++: for any batch and any number of steps."""
+    """Return a file for torch.jit.load, also in C++: for any batch and any number of steps.
+
+    Raises:
+        OutOfMemoryError: There is not enough memory.
+    """
     content = io.BytesIO()
     with warnings.catch_warnings():
         # torch advises torch.export instead, which fixes the number of steps.

@@ -260,6 +260,23 @@ def test_a_window_that_memory_cannot_hold_is_refused_in_a_sentence(run: Path) ->
         torch_module.to_program(model.to_torch(), model.vocabulary.words, steps=10**13)
 
 
+@pytest.mark.parametrize(
+    ("module", "name"), [(torch_module, "state_dict"), (torch.jit, "script")], ids=["to_torch", "torchscript"]
+)
+@untied_alone
+def test_too_little_memory_is_a_sentence(
+    module: ModuleType,
+    name: str,
+    run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, name, lambda *_: torch.empty(1 << 60))
+    problem = runs.refusal(capsys, export, run, "--format", "torchscript", "--out", tmp_path / "m.pt")
+    assert "not enough memory" in problem
+
+
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
     """The file examples/exported_model.py."""
