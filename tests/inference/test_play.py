@@ -24,7 +24,7 @@ from support import ROOT
 
 import ptb_lm
 from ptb_lm import play
-from ptb_lm.common.errors import UserError
+from ptb_lm.common.errors import DivergenceError, UserError
 from ptb_lm.data.preparation import SPACE
 
 pytest.importorskip("torch")
@@ -99,7 +99,8 @@ def rows_of(page: str) -> list[list[str]]:
 @pytest.mark.parametrize("text", ["w1\n\nw2\n", "w1\x0bw2\u2028w3\x85", "\n w1", "w1\r\n\r\nw2\r\n\r\n"])
 def test_the_perplexity_is_that_of_score(text: str, model: Any) -> None:
     found = play_page.read(model, text)
-    assert play_page.perplexity(found) == pytest.approx(model.perplexity(text), rel=1e-5)
+    perplexity = 2 ** (math.fsum(word.bits for word in found) / len(found))
+    assert perplexity == pytest.approx(model.perplexity(text), rel=1e-5)
     assert [word.word for word in found] == [word for line in model.score(text) for word in line.words]
 
 
@@ -132,7 +133,6 @@ def test_a_perplexity_beyond_the_largest_float_is_said() -> None:
     words = [
         play_page.ReadWord(word="w1", unknown=False, bits=bits, likeliest=()) for bits in (1030.0, 1040.0)
     ]
-    assert play_page.perplexity(words) == math.inf
     answer = play_page.write_page(play_page.PageContent(text="w1 w1", words=words), model="")
     assert re.search("Perplexity .* largest float .2 words", answer)
 
@@ -195,7 +195,17 @@ def test_a_run_that_has_not_ended_and_writes_no_sentence_is_shown_all_the_same(
     with serve(Server(0), ptb_lm.load(run)) as port:
         page = ask(port)[1]
     assert [row[0] for row in rows_of(page)] == ([] if often == "<eos>" else [*"b" * 40, "<eos>"])
+    assert not [row[1] for row in rows_of(page) if row[1].startswith("-")]
     assert re.search(r"3 words\. .*: a, b<", page)
+
+
+def test_unusable_weights_are_told(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: object) -> None:
+        raise DivergenceError("unusable")
+
+    monkeypatch.setattr(play_page, "read", read)
+    status, page, _ = ask(port, "/read", {"text": "w1"})
+    assert (status, problem_of(page)) == (400, "unusable")
 
 
 def test_nothing_is_kept_between_requests(port: int) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 from typing_extensions import override
 
-from ptb_lm.common.errors import UserError
+from ptb_lm.common.errors import DivergenceError, UserError
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.play import page
 from ptb_lm.inference.play.page import PageContent, write_page
@@ -85,7 +85,7 @@ class Server(ThreadingHTTPServer):
                     shown["continuation"] = page.continue_prompt(self.model, fields)
                 else:
                     shown["words"] = page.read(self.model, fields.get("text", ""))
-        except UserError as error:
+        except (UserError, DivergenceError) as error:
             return PageContent(**shown, is_prompt=is_prompt, problem=str(error)), HTTPStatus.BAD_REQUEST
         return PageContent(**shown, is_prompt=is_prompt), HTTPStatus.OK
 

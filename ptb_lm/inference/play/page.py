@@ -120,12 +120,14 @@ def write_page(answer: PageContent, *, model: str) -> str:
         answer: The content of the page.
         model: A line that says which model answers.
     """
+    words = answer.words or []
+    perplexity = scoring.perplexity(-math.fsum(word.bits for word in words), len(words), "bits")
     edges = [f"below {BOUNDS[0]}", *(f"{low} to {high}" for low, high in itertools.pairwise(BOUNDS))]
     return _TEMPLATES.get_template("page.html").render(
         answer=answer,
         model=model,
         eos=EOS,
-        perplexity=scoring.format_perplexity(perplexity(answer.words or []), digits=1),
+        perplexity=scoring.format_perplexity(perplexity, digits=1),
         edges=[*edges, f"{BOUNDS[-1]} and more"],
         colours={"light": LIGHT, "dark": DARK},
         text_colour=TEXT,
@@ -145,13 +147,14 @@ def read(model: LanguageModel, text: str) -> list[ReadWord]:
     position, found = model.reader.resume(), list[ReadWord]()
     for line in lines:
         sentence = encode(line, model.vocabulary, treatment=model.treatment)
-        for word, identity in zip(sentence.words, sentence.ids.tolist(), strict=True):
+        triples = zip(sentence.words, sentence.ids.tolist(), sentence.is_unknown, strict=True)
+        for word, identity, is_unknown in triples:
             log_p_V, state = model.reader.next_words(position)
             found.append(
                 ReadWord(
                     word=word,
-                    unknown=word not in model.vocabulary.ids,
-                    bits=-float(log_p_V[identity]) / math.log(2),
+                    unknown=is_unknown,
+                    bits=0.0 - float(log_p_V[identity]) / math.log(2),  # not -0.0 of a sure word
                     likeliest=tuple(likeliest(log_p_V, model.vocabulary, LIKELIEST)),
                 )
             )
@@ -209,11 +212,6 @@ def continue_prompt(model: LanguageModel, fields: Mapping[str, str]) -> Continua
     return Continuation(
         prompt=prompt, words=tuple(written), unknown=tuple(unknown), treatment=model.treatment
     )
-
-
-def perplexity(words: list[ReadWord]) -> float:
-    """Return the perplexity of what was read."""
-    return scoring.perplexity(-math.fsum(word.bits for word in words), len(words), "bits")
 
 
 def _check_count(count: int) -> None:
