@@ -31,7 +31,8 @@ def _parser() -> cli.Parser:
         "--picture",
         replaced="the file that --picture names, and those in the folder of --projector",
         metavar="FILE",
-        help="draw a map of the most frequent words into FILE (.svg or .png)",
+        help="draw a map of the first words of the vocabulary, which are the most frequent unless it was "
+        "imported or extended, into FILE (.svg or .png)",
     )
     add(
         "--words",

@@ -6,7 +6,6 @@ from types import ModuleType
 
 import pytest
 import runs
-from support import installed
 
 import ptb_lm
 from ptb_lm import compare, evaluate, export, generate, neighbours, predict, score, train
@@ -52,7 +51,7 @@ def test_its_perplexity_is_that_of_its_record(capsys: pytest.CaptureFixture[str]
         (evaluate, ["--text", "text"]),
         (generate, ["--prompt", "the judge", "--seed", 1]),
         (predict, ["these", "judges"]),
-        pytest.param(neighbours, ["judge"], marks=installed("sklearn")),
+        (neighbours, ["judge"]),
         (compare, []),
         (export, ["--format", "torchscript", "--out", "model.pt"]),
     ],

@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.rules import BFLOAT16, Machine
 from ptb_lm.torch_backend import runtime
+from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.training import evaluation, tensors
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -334,6 +336,23 @@ def test_how_many_words_were_unknown_is_told(
     assert f" {len(nll_N)} word" in summary
     assert re.search(f" {np.sum(~is_known_N)} of .* vocabulary", summary)
     assert [float(line.split()[-1]) for line in without] == pytest.approx(evaluated, abs=2e-4)
+
+
+def test_a_text_is_scored_in_bounded_memory(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, sizes, score = tmp_path / "text.txt", list[int](), TorchBackend.log_probabilities
+    text.write_text("w1 w2 w3\n" * 9)
+    expected = run_evaluate(capsys, run, "--text", text)
+
+    def log_probabilities(self: TorchBackend, x_BT: Any, y_BT: Any, *given: Any, **named: Any) -> Any:
+        sizes.append(y_BT.size)
+        return score(self, x_BT, y_BT, *given, **named)
+
+    monkeypatch.setattr(TorchBackend, "log_probabilities", log_probabilities)
+    monkeypatch.setattr(backend, "MAX_LOGITS", 3 * 8 * 6)  # of layers of 6 units
+    assert run_evaluate(capsys, run, "--text", text) == expected
+    assert max(sizes) == 3
 
 
 def test_standard_input_is_a_text_too(

@@ -84,7 +84,6 @@ def test_predictions_are_a_table(run: Path, model: LanguageModel, capsys: pytest
 
 
 def test_neighbours_are_a_table(run: Path, model: LanguageModel, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("sklearn")
     rows = [line.split("\t") for line in run_quietly(capsys, neighbours, run, "b", "-k", 3).splitlines()]
     expected = model.nearest("b", 3)
     assert [word for _, word in rows] == [word for word, _ in expected]
@@ -94,7 +93,6 @@ def test_neighbours_are_a_table(run: Path, model: LanguageModel, capsys: pytest.
 def test_by_default_no_more_words_are_asked_for_than_there_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("sklearn")
     few = runs.write_run(tmp_path / "few", ("a", "<eos>", "b"))
     for command, flags, count in ((predict, [], 3), (neighbours, ["a"], 2)):
         assert len(run_quietly(capsys, command, few, *flags).splitlines()) == count

@@ -39,7 +39,7 @@ class Text(NamedTuple):
 
 
 def load(arguments: argparse.Namespace, run: RunConfig, vocabulary: Vocabulary, *, needs_data: bool) -> Text:
-    """Return the text to score; the run's data come with a split, and with a text if they are asked for."""
+    """Return the text to score. The run's data are loaded for a split, and for a text if `needs_data`."""
     if arguments.text is None and arguments.text_column is not None:
         run = dataclasses.replace(run, text_column=arguments.text_column)
     data = _data(run, vocabulary, arguments.data) if needs_data or arguments.text is None else None

@@ -17,11 +17,19 @@ from ptb_lm.data.preparation import PLAIN, Treatment
 from ptb_lm.data.text import Ids
 from ptb_lm.data.vocabulary import EOS, Vocabulary
 from ptb_lm.inference import inputs
-from ptb_lm.inference.neighbours import Neighbour, build_index, find_nearest
-from ptb_lm.inference.reader import CHUNK_SENTENCES, CHUNK_WORDS, Position, TextReader, chunk_sentences
+from ptb_lm.inference.neighbours import Neighbour, find_nearest
+from ptb_lm.inference.reader import (
+    CHUNK_SENTENCES,
+    CHUNK_WORDS,
+    Position,
+    TextReader,
+    check_scores,
+    chunk_sentences,
+    tokens_per_call,
+)
 from ptb_lm.inference.sampling import Prediction, Sampler, likeliest
 from ptb_lm.inference.scoring import NATS_PER_UNIT, Scores, SentenceScore, Unit, perplexity
-from ptb_lm.model.backend import Backend, build, check_not_forked, max_tokens_per_call
+from ptb_lm.model.backend import Backend, build, check_not_forked
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 
@@ -43,6 +51,8 @@ class LanguageModel:
     Any number of threads may use a model at once, and each gets the numbers that it would get alone. Only
     `state` is one reader's: of several, each takes a `copy.copy` of the model, which shares the weights and
     has a `state` of its own. copy.deepcopy and pickle copy the weights, too.
+
+    Every method that scores words raises DivergenceError if weights are so large that scores are not finite.
 
     Attributes:
         state: The position at which the last call with `carry_state` ended; None: before the first word. It
@@ -75,7 +85,7 @@ class LanguageModel:
         self._reader = TextReader(
             build(config, weights, choice),
             first=vocabulary.ids[EOS],
-            tokens=max_tokens_per_call(len(vocabulary), max(*config.hidden_sizes, config.embedding_width)),
+            tokens=tokens_per_call(config, len(vocabulary)),
         )
 
     def __repr__(self) -> str:
@@ -152,7 +162,9 @@ class LanguageModel:
         most = self.reader.tokens if carry_state else CHUNK_WORDS
         score = self._score_stream if carry_state else self.reader.score_independent
         return (
-            SentenceScore(sentence.words, log_p_N / NATS_PER_UNIT[unit], sentence.is_unknown, unit)
+            SentenceScore(
+                sentence.words, check_scores(log_p_N) / NATS_PER_UNIT[unit], sentence.is_unknown, unit
+            )
             for chunk in chunk_sentences(sentences, count=ahead, words=most)
             for sentence, log_p_N in zip(chunk, score([each.ids for each in chunk]), strict=True)
         )
@@ -240,10 +252,6 @@ class LanguageModel:
         vectors_VE.flags.writeable = False
         return vectors_VE
 
-    @cached_property
-    def _neighbour_index(self) -> Any:
-        return build_index(self.embeddings)
-
     def nearest(self, word: str, k: int | None = None) -> list[Neighbour]:
         """Return the k words whose embeddings have the smallest angle to a word's, the nearest first.
 
@@ -252,18 +260,18 @@ class LanguageModel:
             k: The number of others. None: 10, or all if the vocabulary has fewer.
 
         Raises:
-            UserError: The vocabulary lacks the word or has fewer than k others, or scikit-learn is missing.
+            UserError: The vocabulary lacks the word or has fewer than k others.
         """
         inputs.check_text(word, name="the word")
         if word not in self.vocabulary.ids and len(words := self.treatment.words(word)) == 1:
             (word,) = words
-        return find_nearest(self._neighbour_index, self.embeddings, self.vocabulary, word, k)
+        return find_nearest(self.embeddings, self.vocabulary, word, k)
 
     def to_torch(self) -> "PlainLanguageModel":
         """Return the model as a plain torch.nn.Module, of torch.nn.Embedding, LSTM and Linear, on the CPU.
 
         Raises:
-            UserError: The cell is not torch.nn.LSTM's.
+            UserError: The cell is not torch.nn.LSTM's, or there is not enough memory.
         """
         from ptb_lm.inference.torch_module import to_torch
 

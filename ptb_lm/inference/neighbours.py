@@ -5,7 +5,7 @@ V = vocabulary, E = embedding width.
 
 import io
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,26 +37,12 @@ class Neighbour(NamedTuple):
         return f"Neighbour(word={self.word!r}, similarity={self.similarity:.4g})"
 
 
-def build_index(embeddings_VE: NDArray[np.floating]) -> Any:
-    """Return scikit-learn's index of the words' vectors, for `find_nearest`.
-
-    Raises:
-        UserError: scikit-learn is missing.
-    """
-    try:
-        from sklearn.neighbors import NearestNeighbors
-    except ModuleNotFoundError:
-        raise UserError(f"scikit-learn {MISSING}") from None
-    return NearestNeighbors(metric="cosine").fit(embeddings_VE)
-
-
 def find_nearest(
-    index: Any, embeddings_VE: NDArray[np.floating], vocabulary: Vocabulary, word: str, k: int | None
+    embeddings_VE: NDArray[np.floating], vocabulary: Vocabulary, word: str, k: int | None
 ) -> list[Neighbour]:
     """Return the k words nearest to a word, the nearest first.
 
     Args:
-        index: The result of `build_index`.
         embeddings_VE: The words' vectors.
         vocabulary: The words.
         word: One of the vocabulary.
@@ -73,19 +59,23 @@ def find_nearest(
         k = min(NEIGHBOURS, others)
     else:
         check_count(k, others, name="k", noun="other words")
-    (distances,), (places,) = index.kneighbors(embeddings_VE[[place]], k + 1)
-    found = [(i, 1 - float(d)) for i, d in zip(places, distances, strict=True) if i != place]
-    return [Neighbour(vocabulary.words[i], similarity) for i, similarity in found[:k]]
+    norms_V = np.linalg.norm(embeddings_VE, axis=1)
+    norms_V[norms_V == 0] = 1  # a vector of zeros has no angle, and its cosines are 0
+    similarity_V = embeddings_VE @ (embeddings_VE[place] / norms_V[place]) / norms_V
+    order = np.argsort(-similarity_V, kind="stable")
+    return [Neighbour(vocabulary.words[i], float(similarity_V[i])) for i in order[order != place][:k]]
 
 
 def draw(
     embeddings_VE: NDArray[np.floating], vocabulary: Vocabulary, path: Path, *, words: int, method: str
 ) -> None:
-    """Draw a map of the most frequent words into an .svg or .png file. Similar words are near each other.
+    """Draw a map of words into an .svg or .png file. Similar words are near each other.
+
+    They are the first of the vocabulary: the most frequent ones, unless it was imported or extended.
 
     Args:
         embeddings_VE: The words' vectors.
-        vocabulary: The words, the commonest first.
+        vocabulary: The words.
         path: The file.
         words: The number of words.
         method: "pca": the plane that they spread over the most; "tsne": neighbours stay neighbours.

@@ -13,15 +13,17 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm.common.errors import UserError
+from ptb_lm.common.errors import DivergenceError, UserError
 from ptb_lm.data.text import Ids
 from ptb_lm.inference.inputs import EncodedWords
-from ptb_lm.model.backend import Backend, State
+from ptb_lm.model.backend import Backend, State, max_tokens_per_call
+from ptb_lm.model.config import Config
 
 # The sentences that are sorted by length together. More would pad less, and wait longer for the first result.
 CHUNK_SENTENCES, CHUNK_WORDS = 4096, 1 << 17
 
 AnyEncoded = TypeVar("AnyEncoded", bound=EncodedWords)
+Scalar = TypeVar("Scalar", bound=np.floating)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +74,12 @@ class TextReader:
         """Return (log-probability of every word to come next [V] in nats, the backend's state behind it).
 
         The text that goes on with a word stands at Position(that state, the word).
+
+        Raises:
+            DivergenceError: As `check_scores` does.
         """
         state, log_p_1V = self.backend.next_words(np.array([[position.last]], np.int32), position.state)
-        return log_p_1V[0], state
+        return check_scores(log_p_1V[0]), state
 
     def score_independent(self, targets: Sequence[Ids]) -> list[NDArray[np.float64]]:
         """Return the log-probabilities of the words of each sentence, in nats; each is read for itself.
@@ -114,6 +119,22 @@ class TextReader:
         log_p_1N, state = score_in_pieces(self.backend, x_1N, y_1N, position.state, tokens=self.tokens)
         ends = np.cumsum([len(sentence) for sentence in targets])
         return np.split(log_p_1N[0], ends[:-1]), Position(state, int(ids[-1]))
+
+
+def check_scores(log_p: NDArray[Scalar]) -> NDArray[Scalar]:
+    """Return log-probabilities that are finite.
+
+    Raises:
+        DivergenceError: They are not: weights that are finite may be so large that logits overflow.
+    """
+    if not np.isfinite(log_p).all():
+        raise DivergenceError("the model's scores are not finite: its weights are unusable")
+    return log_p
+
+
+def tokens_per_call(config: Config, vocabulary_size: int) -> int:
+    """Return the largest number of words that a model reads or scores at once."""
+    return max_tokens_per_call(vocabulary_size, max(*config.hidden_sizes, config.embedding_width))
 
 
 def chunk_sentences(

@@ -15,11 +15,10 @@ from ptb_lm.data.vocabulary import UNK
 from ptb_lm.inference import evaluated_text, loading
 from ptb_lm.inference.adaptation import AdaptationRequest
 from ptb_lm.inference.evaluated_text import Text
-from ptb_lm.inference.reader import score_in_pieces
+from ptb_lm.inference.reader import score_in_pieces, tokens_per_call
 from ptb_lm.inference.scoring import format_perplexity, perplexity
 from ptb_lm.model import backend, fastest
 from ptb_lm.model.backend import Backend
-from ptb_lm.model.config import Config
 from ptb_lm.model.fastest import Taken
 from ptb_lm.model.rules import SAFE_PRECISION
 from ptb_lm.training import evaluation, run_folders
@@ -72,7 +71,10 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
             model, text.ids, run.hyperparameters, batch_size=batch_size, description=text.name
         )
     else:
-        found, notes = _text_perplexity(model, text, text.is_unknown, run.hyperparameters)
+        # The default of a split, or less where the vocabulary is very large.
+        config = run.hyperparameters
+        window = min(config.batch_size * config.num_steps, tokens_per_call(config, len(vocabulary)))
+        found, notes = _text_perplexity(model, text, text.is_unknown, window=window)
         unknown = int((text.ids[1:] == vocabulary.unknown).sum())
     found = evaluation.check_finite(found, text.name)
     tokens = len(text.ids) // batch_size * batch_size - batch_size
@@ -83,7 +85,7 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
 
 
 def _text_perplexity(
-    model: Backend, text: Text, is_unknown: NDArray[np.bool_], config: Config
+    model: Backend, text: Text, is_unknown: NDArray[np.bool_], *, window: int
 ) -> tuple[float, list[str]]:
     """Score a text as one row.
 
@@ -91,12 +93,12 @@ def _text_perplexity(
         model: The model.
         text: The text.
         is_unknown: Flags: true of a word that the vocabulary lacks.
-        config: The hyper-parameters.
+        window: The number of words that are scored at once.
 
     Returns:
         (perplexity, sentences on how it was read and on the perplexity without unknown words).
     """
-    x_1N, y_1N, window = text.ids[None, :-1], text.ids[None, 1:], config.batch_size * config.num_steps
+    x_1N, y_1N = text.ids[None, :-1], text.ids[None, 1:]
     with cli.progress_bar(math.ceil(y_1N.size / window), text.name) as bar:
         (log_p_N,), _ = score_in_pieces(
             model, x_1N, y_1N, model.zero_state(1), tokens=window, on_piece=bar.update
@@ -114,8 +116,8 @@ def _text_perplexity(
 def choose(arguments: argparse.Namespace, run: RunConfig) -> Taken:
     """Return the choices for scoring: the flags', the precision of the training, and the fastest model.
 
-    The weights are always stored in float32. So they are scored in fp32 where this machine does not have the
-    run's precision, or computes in it by way of another one; a sentence then says so.
+    The weights are always stored in float32. If this machine lacks the run's precision, or is slow in it
+    because it converts to another one, they are scored in fp32, and a sentence says so.
 
     Args:
         arguments: Flags from ptb_lm.evaluate's parser.

@@ -19,7 +19,7 @@ import runs
 from support import ROOT, installed
 
 import ptb_lm
-from ptb_lm.common.errors import UserError
+from ptb_lm.common.errors import DivergenceError, UserError
 from ptb_lm.data.preparation import SPACE
 from ptb_lm.inference import language_model, reader
 from ptb_lm.inference.language_model import LanguageModel
@@ -354,7 +354,6 @@ def test_words_come_as_they_are_computed(model: LanguageModel) -> None:
 
 
 def test_nearest_words_have_the_largest_cosines(run: Path, model: LanguageModel) -> None:
-    pytest.importorskip("sklearn")
     vectors = Expected(run).weights["embedding"]
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     for index, word in enumerate(WORDS):
@@ -367,7 +366,6 @@ def test_nearest_words_have_the_largest_cosines(run: Path, model: LanguageModel)
 
 
 def test_the_nearest_words_are_of_the_word_as_a_text_is_read(folder: Path) -> None:
-    pytest.importorskip("sklearn")
     words = ("judge", "<eos>", "Court", "N", "<unk>", "court")
     run = runs.write_run(folder / "treated", words, data="text", lowercase=True, numbers=True)
     model = ptb_lm.load(run)
@@ -463,6 +461,18 @@ def test_the_plain_module_gives_the_same_numbers(model: LanguageModel) -> None:
 def test_impossible_values_are_refused_at_once(call: object, nouns: str, model: LanguageModel) -> None:
     with pytest.raises(UserError, match=f"^{nouns}"):
         call(model)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", ["score", "perplexity", "predict", "generate"])
+def test_a_model_whose_logits_overflow_is_refused(name: str, run: Path, folder: Path) -> None:
+    """Each weight is a finite number."""
+    weights = {
+        name: np.ones_like(array) for name, array in tensors.load(run / "weights.safetensors")[0].items()
+    }
+    weights["softmax.kernel"] *= np.float32(3e38)
+    model = ptb_lm.load(runs.write_run(folder / "huge", WORDS, weights=weights))
+    with pytest.raises(DivergenceError, match="scores are not finite: its weights are unusable"):
+        list(getattr(model, name)("a b"))
 
 
 def test_a_state_that_is_no_position_is_refused(model: LanguageModel) -> None:
