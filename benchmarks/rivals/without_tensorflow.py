@@ -16,7 +16,7 @@ from benchmarks.rivals import replace
 from ptb_lm.common import host
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.tf_backend import backend, block_ops, loss
+from ptb_lm.tf_backend import backend, block_ops, loss, network
 
 Weights = Mapping[str, NDArray[Any]]
 
@@ -33,7 +33,8 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> backend.Tens
         def gradient(self, scale: float) -> tuple[tf.Tensor, tf.Tensor]:
             return self._d_NV, tf.constant([[scale]], self._d_NV.dtype)
 
-    replace(loss, "SoftmaxCrossEntropy", OneOperation)
+    for module in (loss, network):
+        replace(module, "SoftmaxCrossEntropy", OneOperation)
     return _block_fused(config, weights, **chosen)
 
 

@@ -1,12 +1,26 @@
 """The TensorFlow backend. Importing it imports TensorFlow, quietly and without Keras."""
 
 import os
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 from ptb_lm.common.host import hold_back_stderr
 
-# The carried state and the variables are TensorFlow's, even if Keras uses another backend elsewhere.
-os.environ["KERAS_BACKEND"] = "tensorflow"
+
+@contextmanager
+def set_variable(name: str, value: str) -> Iterator[None]:
+    """Return a context in which a variable of the environment has a value."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
 # Take GPU memory as it is needed, not all of it.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 _quiet = "TF_CPP_MIN_LOG_LEVEL" not in os.environ  # nobody asked for TensorFlow's log
@@ -14,11 +28,6 @@ if _quiet:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 # TensorFlow imports all of Keras at once unless it is told to use another. That takes seconds, and only
 # `--model cudnn` on a CPU needs it. tf.keras, which reads this variable when it is first used, is as ever.
-_chosen = "TF_USE_LEGACY_KERAS" in os.environ
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-try:
-    with hold_back_stderr() if _quiet else nullcontext():
-        import tensorflow  # noqa: F401
-finally:
-    if not _chosen:
-        del os.environ["TF_USE_LEGACY_KERAS"]
+_legacy = set_variable("TF_USE_LEGACY_KERAS", os.environ.get("TF_USE_LEGACY_KERAS", "1"))
+with _legacy, hold_back_stderr() if _quiet else nullcontext():
+    import tensorflow  # noqa: F401

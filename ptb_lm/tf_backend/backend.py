@@ -1,6 +1,6 @@
 """The TensorFlow backend: the contract of ptb_lm.model.backend.
 
-Shapes: B = batch, T = time steps, L = length of a row, H = hidden units.
+Shapes: B = batch, T = time steps, L = length of a row, H = hidden units, V = vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from ptb_lm.tf_backend.cells import layer_type
 from ptb_lm.tf_backend.distribution import Distribution, distribute
 from ptb_lm.tf_backend.loss import Loss
 from ptb_lm.tf_backend.network import Network, State
-from ptb_lm.tf_backend.runtime import DTYPES, apply_execution, enough_memory
+from ptb_lm.tf_backend.runtime import DTYPES, apply_execution, computation, enough_memory
 from ptb_lm.tf_backend.training_step import TrainingStep
 
 
@@ -102,9 +102,9 @@ class TensorFlowBackend(Backend):
         return TrainingStep([self.network, *copies], self.config, self.choice, self.distribution)
 
     @override
+    @computation
     def prepare_training(self) -> None:
-        with tf.device(self.device.name):
-            _ = self.training
+        _ = self.training
 
     @property
     @override
@@ -119,31 +119,30 @@ class TensorFlowBackend(Backend):
         return []
 
     @override
+    @computation
     def zero_state(self, batch_size: int) -> State:
-        with tf.device(self.device.name):
-            return self.network.stack.zero_state(batch_size)
+        return self.network.stack.zero_state(batch_size)
 
     @override
-    @enough_memory()
+    @computation
     def place(self, rows_BL: Ids) -> tf.Tensor:
-        with tf.device(self.device.name):
-            return tf.constant(rows_BL)
+        return tf.constant(rows_BL)
 
     @override
-    @enough_memory()
+    @computation
     def train_step(
         self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
     ) -> tuple[State, Loss]:
-        with self.distribution.collective(), tf.device(self.device.name):
+        with self.distribution.collective():
             return self.training(x_BT, y_BT, state, learning_rate=learning_rate)
 
     @override
+    @computation
     def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
-        with tf.device(self.device.name):
-            return self.training.dropouts[0].preview(batch, steps, execution=self.choice.execution)
+        return self.training.dropouts[0].preview(batch, steps, execution=self.choice.execution)
 
     @override
-    @enough_memory()
+    @computation
     def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
         """Score a window without dropout.
 
@@ -151,12 +150,11 @@ class TensorFlowBackend(Backend):
         """
         own = x_BT.shape == (self.config.batch_size // self.ranks.size, self.config.num_steps)
         function = self.window_function if own else self.evaluate_function
-        with tf.device(self.device.name):
-            state, loss = function(tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state)
+        state, loss = function(tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state)
         return state, loss
 
     @override
-    @enough_memory()
+    @computation
     def log_probabilities(
         self, x_BT: Words, y_BT: Words, state: State, *, lengths_B: Ids | None = None
     ) -> tuple[State, NDArray[Any]]:
@@ -164,23 +162,21 @@ class TensorFlowBackend(Backend):
 
         Padding, too, is computed: a graph of one shape is worth more than what it saves.
         """
-        with tf.device(self.device.name):
-            state, log_p_BT = self.log_probabilities_function(
-                tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state
-            )
+        state, log_p_BT = self.log_probabilities_function(
+            tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state
+        )
         return state, log_p_BT.numpy()
 
     @override
-    @enough_memory()
+    @computation
     def next_words(self, x_BT: Words, state: State) -> tuple[State, NDArray[Any]]:
-        with tf.device(self.device.name):
-            state, log_p_BV = self.next_words_function(tf.convert_to_tensor(x_BT), state)
+        state, log_p_BV = self.next_words_function(tf.convert_to_tensor(x_BT), state)
         return state, log_p_BV.numpy()
 
     @override
-    @enough_memory()
+    @computation
     def read(self, losses: Sequence[Loss]) -> list[StepMetrics]:
-        with self.distribution.collective(), tf.device(self.device.name):
+        with self.distribution.collective():
             if not losses:
                 self.distribution.wait()
                 return []
@@ -191,32 +187,30 @@ class TensorFlowBackend(Backend):
         return self.network.canonical()
 
     @override
+    @computation
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        with tf.device(self.device.name):
-            self.network.load(weights)
+        self.network.load(weights)
         if "training" in vars(self):
             self.training.load_copies(weights)
 
     @override
-    @enough_memory()
+    @computation
     def average(self, weight: float) -> None:
-        with tf.device(self.device.name):
-            self.training.average(weight)
+        self.training.average(weight)
 
     @override
-    @enough_memory()
+    @computation
     def swap_averages(self) -> None:
-        with tf.device(self.device.name):
-            self.training.swap_averages()
+        self.training.swap_averages()
 
     @override
     def export_training_state(self, state: State) -> Arrays:
         return self.training.export_state(state)
 
     @override
+    @computation
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
-        with tf.device(self.device.name):
-            return self.training.load_state(arrays)
+        return self.training.load_state(arrays)
 
     @override
     def device_memory(self) -> int | None:

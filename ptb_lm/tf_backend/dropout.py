@@ -95,7 +95,7 @@ def draw_mask(
 
 
 def device_seed(seed: int, device: int) -> int:
-    """Return the seed of a device's stream, from that of the run, which the first device has itself."""
+    """Return the seed of a device's stream. The first has the run's; the others' are derived from it."""
     return seed if device == 0 else _derive_seed(str(seed).encode(), device)
 
 

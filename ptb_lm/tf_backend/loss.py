@@ -85,13 +85,9 @@ class SoftmaxLayer:
         """Set the parameters from arrays by canonical name; other names are left alone."""
         self.weight.assign(np.vstack([canonical["softmax.kernel"], canonical["softmax.bias"]]))
 
-    def losses(self, hidden_NH: tf.Tensor, targets_N: tf.Tensor) -> tf.Tensor:
-        """Return the negative log likelihood of each target [N], in nats."""
-        return SoftmaxCrossEntropy(self._logits(hidden_NH), targets_N).nll_N
-
-    def log_probabilities(self, hidden_NH: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability of every word [N, V], in nats."""
-        return tf.nn.log_softmax(self._logits(hidden_NH))
+    def logits(self, hidden_NH: tf.Tensor) -> tf.Tensor:
+        """Return the logits of every word [N, V]."""
+        return _with_ones(hidden_NH) @ self.weight
 
     def loss_and_gradients(
         self, hidden_NH: tf.Tensor, targets_N: tf.Tensor, scale: float
@@ -109,9 +105,6 @@ class SoftmaxLayer:
         d_weight = tf.matmul(factor_N1 * inputs, d_logits_NV, transpose_a=True)
         d_hidden_NH = factor_N1 * tf.matmul(d_logits_NV, self.weight[:-1], transpose_b=True)
         return softmax.nll_N, d_hidden_NH, [d_weight]
-
-    def _logits(self, hidden_NH: tf.Tensor) -> tf.Tensor:
-        return _with_ones(hidden_NH) @ self.weight
 
 
 class TiedSoftmaxLayer:
@@ -137,26 +130,19 @@ class TiedSoftmaxLayer:
         """Set the parameters from arrays by canonical name; other names and the embedding are left alone."""
         self.bias_V.assign(canonical["softmax.bias"])
 
-    def losses(self, hidden_NH: tf.Tensor, targets_N: tf.Tensor) -> tf.Tensor:
-        """Return the negative log likelihood of each target [N], in nats."""
-        return SoftmaxCrossEntropy(self._logits(hidden_NH), targets_N).nll_N
-
-    def log_probabilities(self, hidden_NH: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability of every word [N, V], in nats."""
-        return tf.nn.log_softmax(self._logits(hidden_NH))
+    def logits(self, hidden_NH: tf.Tensor) -> tf.Tensor:
+        """Return the logits of every word [N, V]."""
+        return tf.matmul(hidden_NH, self.embedding_VE, transpose_b=True) + self.bias_V
 
     def loss_and_gradients(
         self, hidden_NH: tf.Tensor, targets_N: tf.Tensor, scale: float
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         """Return as SoftmaxLayer's does; the embedding's gradient is the part that comes from the softmax."""
-        softmax = SoftmaxCrossEntropy(self._logits(hidden_NH), targets_N)
+        softmax = SoftmaxCrossEntropy(self.logits(hidden_NH), targets_N)
         d_logits_NV, factor_N1 = softmax.gradient(scale)
         d_embedding_VE = tf.matmul(d_logits_NV, factor_N1 * hidden_NH, transpose_a=True)
         d_bias_V = tf.linalg.matvec(d_logits_NV, factor_N1[:, 0], transpose_a=True)
         return softmax.nll_N, factor_N1 * (d_logits_NV @ self.embedding_VE), [d_embedding_VE, d_bias_V]
-
-    def _logits(self, hidden_NH: tf.Tensor) -> tf.Tensor:
-        return tf.matmul(hidden_NH, self.embedding_VE, transpose_b=True) + self.bias_V
 
 
 def pack_loss(nll_N: tf.Tensor, norm: tf.Tensor) -> Loss:

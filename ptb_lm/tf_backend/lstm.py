@@ -13,7 +13,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
+from ptb_lm.tf_backend import set_variable
 from ptb_lm.tf_backend.block_ops import block_cell, block_lstm
 from ptb_lm.tf_backend.cells import Layer, LayerState, SteppedLayer
 
@@ -130,12 +132,23 @@ class CudnnLayer(LSTMLayer):
 
 
 class KerasLayer(Layer):
-    """keras.layers.LSTM as its users write it: on a CPU, Keras's own loop over elementary operations."""
+    """keras.layers.LSTM as its users write it: on a CPU, Keras's own loop over elementary operations.
+
+    Raises:
+        UserError: Keras was imported before, and computes with another library.
+    """
 
     @override
     def new_weights(self, dtype: tf.DType) -> dict[str, tf.Variable]:
-        import keras  # here, because it takes seconds and no other layer needs it
+        # The variables are TensorFlow's, whatever Keras computes with elsewhere: it asks once.
+        with set_variable("KERAS_BACKEND", "tensorflow"):
+            import keras  # here, because it takes seconds and no other layer needs it
 
+        if (found := keras.config.backend()) != "tensorflow":
+            raise UserError(
+                "the model cudnn on a CPU is a layer of Keras on TensorFlow, and this process has imported "
+                f"Keras on {found}; choose another model"
+            )
         # Where there is a GPU, Keras would try cuDNN on the CPU too.
         self.lstm = keras.layers.LSTM(
             self.hidden_size, return_sequences=True, return_state=True, use_cudnn=False, dtype=dtype.name

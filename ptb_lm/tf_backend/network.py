@@ -15,7 +15,7 @@ from ptb_lm.model.backend import Arrays
 from ptb_lm.model.config import Config
 from ptb_lm.tf_backend.cells import Layer, LayerState
 from ptb_lm.tf_backend.dropout import no_dropout
-from ptb_lm.tf_backend.loss import Loss, SoftmaxLayer, TiedSoftmaxLayer, pack_loss
+from ptb_lm.tf_backend.loss import Loss, SoftmaxCrossEntropy, SoftmaxLayer, TiedSoftmaxLayer, pack_loss
 from ptb_lm.tf_backend.stack import RecurrentStack
 
 State = Sequence[LayerState]
@@ -65,7 +65,7 @@ class Network:
     def next_words(self, x_BT: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
         """Return the state after some words and the log-probability of every word to come next [B, V]."""
         output_TBH, state = self._outputs(x_BT, state)
-        return state, self.softmax.log_probabilities(output_TBH[-1])
+        return state, tf.nn.log_softmax(self.softmax.logits(output_TBH[-1]))
 
     def canonical(self) -> Arrays:
         """Return the parameters by canonical name."""
@@ -95,7 +95,7 @@ class Network:
         """Return the state after a window and the negative log likelihood of each target [N]."""
         output_TBH, state = self._outputs(x_BT, state)
         output_NH = tf.reshape(output_TBH, [-1, output_TBH.shape[2]])
-        return state, self.softmax.losses(output_NH, to_time_major(y_BT))
+        return state, SoftmaxCrossEntropy(self.softmax.logits(output_NH), to_time_major(y_BT)).nll_N
 
     def _outputs(self, x_BT: tf.Tensor, state: State) -> tuple[tf.Tensor, State]:
         """Return the top layer's output [T, B, H] without dropout, and the state after."""

@@ -1,11 +1,12 @@
 """The device, precision and execution of a model in TensorFlow, and how functions run by them."""
 
 import contextlib
+import functools
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import tensorflow as tf
 
@@ -16,6 +17,9 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.rules import Machine
 
 DTYPES = {"fp32": tf.float32, "fp64": tf.float64}
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -35,10 +39,9 @@ class Device:
 
     def engine(self, choice: Choice, cell: str = LSTM) -> str:
         """Return the description of what computes the layers here, for people."""
-        if cell != LSTM:
-            return f"tensorflow {choice.model} {cell} on {'cuda' if self.gpu else 'cpu'} ({choice.execution})"
-        if choice.model != "cudnn":
-            return f"tensorflow {choice.model} on {'cuda' if self.gpu else 'cpu'} ({choice.execution})"
+        if choice.model != "cudnn":  # which computes the LSTM alone
+            layers = choice.model if cell == LSTM else f"{choice.model} {cell}"
+            return f"tensorflow {layers} on {'cuda' if self.gpu else 'cpu'} ({choice.execution})"
         if self.gpu:
             return f"CudnnRNNV3 on cuda (cuDNN, {choice.execution})"
         return f"keras.layers.LSTM on cpu ({choice.execution}; cuDNN needs a GPU)"
@@ -115,6 +118,19 @@ def enough_memory() -> Iterator[None]:
         yield
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
         raise OutOfMemoryError(host.describe_failed_allocation(error)) from None
+
+
+def computation(
+    method: Callable[Concatenate[Any, _Given], _Result],
+) -> Callable[Concatenate[Any, _Given], _Result]:
+    """Return a method that computes on its model's `device`, and raises a sentence if memory runs out."""
+
+    @functools.wraps(method)
+    def compute(self: Any, /, *given: _Given.args, **named: _Given.kwargs) -> _Result:
+        with enough_memory(), tf.device(self.device.name):
+            return method(self, *given, **named)
+
+    return compute
 
 
 def apply_execution(

@@ -35,13 +35,14 @@ from ptb_lm.tf_backend.network import Network, State, to_time_major
 from ptb_lm.tf_backend.runtime import apply_execution
 
 
-def _is_no_retracing_of_ours(record: logging.LogRecord) -> bool:
+def _should_log(record: logging.LogRecord) -> bool:
+    """Return whether TensorFlow's logger keeps a record: all but warnings that our step is traced again."""
     message = str(record.msg)
     return "retracing" not in message or "TrainingStep" not in message
 
 
 # Each length of windows is traced once, on purpose. TensorFlow would warn of many.
-tf.get_logger().addFilter(_is_no_retracing_of_ours)
+tf.get_logger().addFilter(_should_log)
 
 
 class TrainingStep:

@@ -27,7 +27,12 @@ tf = pytest.importorskip("tensorflow")
 
 from ptb_lm.tf_backend.cells import run_over_time  # noqa: E402
 from ptb_lm.tf_backend.dropout import device_seed, draw_mask, load_streams, new_stream  # noqa: E402
-from ptb_lm.tf_backend.loss import SoftmaxLayer, TiedSoftmaxLayer, sum_by_word  # noqa: E402
+from ptb_lm.tf_backend.loss import (  # noqa: E402
+    SoftmaxCrossEntropy,
+    SoftmaxLayer,
+    TiedSoftmaxLayer,
+    sum_by_word,
+)
 
 VOCABULARY = 11
 
@@ -163,7 +168,7 @@ def test_the_loss_and_its_gradients_equal_the_tape_s() -> None:
         scaled = 0.3 * tf.reduce_sum(expected_N)
     d_hidden, d_expected = tape.gradient(scaled, [hidden, layer.weight])
     np.testing.assert_allclose(nll_N, expected_N)
-    np.testing.assert_allclose(layer.losses(hidden, targets), expected_N)
+    np.testing.assert_allclose(SoftmaxCrossEntropy(layer.logits(hidden), targets).nll_N, expected_N)
     np.testing.assert_allclose(d_hidden_NH, d_hidden)
     np.testing.assert_allclose(d_weight, d_expected)
 
@@ -179,7 +184,7 @@ def test_a_tied_softmax_computes_what_an_untied_one_does() -> None:
     expected_N, expected_NH, (d_weight,) = untied.loss_and_gradients(hidden, targets, 0.3)
     nll_N, d_hidden_NH, (d_embedding_VE, d_bias_V) = tied.loss_and_gradients(hidden, targets, 0.3)
     np.testing.assert_allclose(nll_N, expected_N)
-    np.testing.assert_allclose(tied.losses(hidden, targets), expected_N)
+    np.testing.assert_allclose(SoftmaxCrossEntropy(tied.logits(hidden), targets).nll_N, expected_N)
     np.testing.assert_allclose(d_hidden_NH, expected_NH)
     np.testing.assert_allclose(d_embedding_VE, tf.transpose(d_weight[:-1]))
     np.testing.assert_allclose(d_bias_V, d_weight[-1])
@@ -189,7 +194,7 @@ def test_very_unlikely_targets_have_a_finite_loss() -> None:
     layer = SoftmaxLayer(1, 2, dtype=tf.float32)
     layer.weight.assign([[0.0, 0.0], [400.0, -400.0]])
     hidden, targets = tf.zeros([1, 1]), tf.constant([1])
-    assert layer.losses(hidden, targets).numpy().tolist() == [800.0]
+    assert SoftmaxCrossEntropy(layer.logits(hidden), targets).nll_N.numpy().tolist() == [800.0]
     nll_N, d_hidden_NH, (d_weight,) = layer.loss_and_gradients(hidden, targets, 0.5)
     assert nll_N.numpy().tolist() == [800.0]
     assert d_hidden_NH.numpy().tolist() == [[0.0]]
@@ -228,6 +233,15 @@ def test_the_engine_says_what_runs(tiny_config: Config) -> None:
     engine = build(tiny_config, "cudnn").engine
     assert re.match(r"keras\.layers\.LSTM .*cpu .graph", engine)
     assert build(tiny_config, "block", execution="eager").engine == "tensorflow block on cpu (eager)"
+    other = build(tiny_config.replace(cell="mogrifier_lstm"), "basic")
+    assert other.engine == "tensorflow basic mogrifier_lstm on cpu (graph)"
+
+
+def test_keras_on_another_library_is_refused(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(tiny_config, "cudnn")
+    monkeypatch.setattr("keras.config.backend", lambda: "jax")
+    with pytest.raises(UserError, match="has imported Keras on jax"):
+        build(tiny_config, "cudnn")
 
 
 def test_a_missing_device_is_one_sentence(tiny_config: Config) -> None:
@@ -320,7 +334,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         (
             "tensorflow",
             [("basic", "xla", []), ("cudnn", "graph", ["keras"])],
-            "import tensorflow; tensorflow.keras.layers.LSTM",
+            "import tensorflow; tensorflow.keras.layers.LSTM; assert os.environ['KERAS_BACKEND'] == 'jax'",
         ),
         ("torch", [("basic", "jit", [])], "pass"),
     ],
@@ -328,7 +342,10 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_training_imports_one_framework_and_says_nothing_but_its_lines(
     framework: str, chosen: list[tuple[str, str, list[str]]], last: str, data: Path, tmp_path: Path
 ) -> None:
-    """One after the other in a process. Keras comes with its own layer alone; tf.keras stays at hand."""
+    """One after the other in a process. Keras comes with its own layer alone; tf.keras stays at hand.
+
+    What a user has Keras compute with elsewhere stays as it was.
+    """
     commands = [
         runs.arguments(
             data,
@@ -338,7 +355,8 @@ def test_training_imports_one_framework_and_says_nothing_but_its_lines(
         )
         for model, execution, _ in chosen
     ]
-    code = "import json, sys; from ptb_lm import train; others = ['torch', 'tensorflow', 'keras', 'sympy']\n"
+    code = "import os; os.environ['KERAS_BACKEND'] = 'jax'\n"
+    code += "import json, sys; from ptb_lm import train; others = ['torch', 'tensorflow', 'keras', 'sympy']\n"
     code += "for command in json.loads(sys.argv[1]): "
     code += "print(train.main(command), 'with', [name for name in others if name in sys.modules])\n"
     done = python(code + last, json.dumps(commands))
