@@ -86,7 +86,7 @@ class ClassifierQuestion(Question):
 
     @override
     def answer(self) -> Answer:
-        config, answered = self.task.config, Answer()
+        config, answer = self.task.config, Answer()
         weights: Mapping[str, NDArray[np.floating]] = self.weights
         adam = reference_updates.adam_zero_state(weights)
         batches = [self._distinct(batch) for batch in self.batches]
@@ -95,13 +95,13 @@ class ClassifierQuestion(Question):
             after, adam = reference.adam(
                 weights, gradients, adam, learning_rate=config.learning_rate, clip_value=config.clip_value
             )
-            answered[f"{step}.loss"] = np.array(loss)
-            answered |= expected.gradients(
+            answer[f"{step}.loss"] = np.array(loss)
+            answer |= expected.gradients(
                 f"update {step}", {name: weights[name] - after[name] for name in weights}
             )
-            answered |= expected.gradients(f"gradient {step}", gradients)
+            answer |= expected.gradients(f"gradient {step}", gradients)
         loss, _ = reference.loss_and_gradients(config, after, batches[0])
-        return answered | {"loss after": np.array(loss)}
+        return answer | {"loss after": np.array(loss)}
 
     def _distinct(self, batch: Batch) -> Batch:
         """Return the distinct rows alone: copies add nothing to a mean."""
@@ -141,8 +141,8 @@ def check_classifier(
     """Compare a classifier with the reference; see ptb_lm.bench.check.check."""
     errors = _errors(task, precision)
     question = ClassifierQuestion(task, problem.distinct_rows(task), seed)
-    asked: Classifier = build(task.config, question.weights) if model is None else model
-    loss, seconds = _compare(asked, question, errors, passes)
+    model = build(task.config, question.weights) if model is None else model
+    loss, seconds = _compare(model, question, errors, passes)
     return Checked(
         loss=loss,
         first_step_seconds=seconds,
@@ -168,25 +168,25 @@ def _compare(
     """Compare all that a question asks for; return loss and seconds of the first training step."""
     model.load_weights(question.weights)
     model.reset_optimizer()
-    answered = expected.answer(question)
-    gradients = _compare_gradients(model, question, answered, errors)
+    answer = expected.answer(question)
+    gradients = _compare_gradients(model, question, answer, errors)
     if "forward" in passes:
         (loss,) = model.read([model.forward_step(question.batches[0])])
-        errors.add("loss", "loss in a forward step", _relative(loss, answered["0.loss"]))
-    return _compare_updates(model, question, answered, gradients, errors)
+        errors.compare("loss", "loss in a forward step", loss, answer["0.loss"])
+    return _compare_updates(model, question, answer, gradients, errors)
 
 
 def _compare_gradients(
-    model: Classifier, question: ClassifierQuestion, answered: Answer, errors: Errors
+    model: Classifier, question: ClassifierQuestion, answer: Answer, errors: Errors
 ) -> Sequence[Mapping[str, NDArray[np.floating]]]:
     """Compare the loss and the gradient of each step's batch, and return the gradients."""
     every = []
     for step, batch in enumerate(question.batches):
         where = f"of batch {step + 1}"
         loss, gradients = model.loss_and_gradients(batch)
-        errors.add("loss", f"loss {where}", _relative(loss, answered[f"{step}.loss"]))
+        errors.compare("loss", f"loss {where}", loss, answer[f"{step}.loss"])
         images = {name: fingerprint(gradient) for name, gradient in gradients.items()}
-        for name, error in expected.gradient_errors(answered, f"gradient {step}", images).items():
+        for name, error in expected.gradient_errors(answer, f"gradient {step}", images).items():
             kind = "bias" if gradients[name].ndim == 1 else "gradient"
             errors.add(kind, f"gradient of {name} {where}", error.whole)
         every.append(gradients)
@@ -196,7 +196,7 @@ def _compare_gradients(
 def _compare_updates(
     model: Classifier,
     question: ClassifierQuestion,
-    answered: Answer,
+    answer: Answer,
     gradients: Sequence[Mapping[str, NDArray[np.floating]]],
     errors: Errors,
 ) -> tuple[float, float]:
@@ -205,7 +205,7 @@ def _compare_updates(
     Args:
         model: Model that is timed.
         question: Question to the reference.
-        answered: Answer of the reference.
+        answer: Answer of the reference.
         gradients: Gradients of the model, for each step.
         errors: Errors to add to.
 
@@ -221,7 +221,7 @@ def _compare_updates(
         (trained,) = model.read([model.train_step(batch)])
         seconds.append(time.perf_counter() - start)
         losses.append(trained)
-        errors.add("loss", f"loss {where}", _relative(trained, answered[f"{step}.loss"]))
+        errors.compare("loss", f"loss {where}", trained, answer[f"{step}.loss"])
         after = model.export_weights()
         images = {}
         for name in before:
@@ -229,13 +229,13 @@ def _compare_updates(
             images[name] = fingerprint(moved)
             off = _adam_error(question.task, moved, [each[name] for each in gradients[: step + 1]])
             errors.add("adam", f"update of {name} {where}", off, beside="what Adam makes of its gradients")
-        for name, error in expected.gradient_errors(answered, f"update {step}", images).items():
+        for name, error in expected.gradient_errors(answer, f"update {step}", images).items():
             errors.add("update", f"update of {name} {where}", error.whole)
-            sizes = [np.linalg.norm(image) for image in (images[name], answered[f"update {step}.{name}"])]
-            errors.add("size", f"size of the update of {name} {where}", _relative(*sizes))
+            sizes = [np.linalg.norm(image) for image in (images[name], answer[f"update {step}.{name}"])]
+            errors.compare("size", f"size of the update of {name} {where}", *sizes)
     (trained,) = model.read([model.train_step(question.batches[0])])
-    fallen, wanted = (answered["0.loss"] - after for after in (trained, answered["loss after"]))
-    errors.add("moved", f"change of the loss in {STEPS} training steps", _relative(fallen, wanted))
+    fallen, wanted = (answer["0.loss"] - after for after in (trained, answer["loss after"]))
+    errors.compare("moved", f"change of the loss in {STEPS} training steps", fallen, wanted)
     return losses[0], seconds[0]
 
 
@@ -266,7 +266,3 @@ def _adam_error(
     large = size >= np.median(size)
     off = moved[large] + after[""][large]
     return float(np.sqrt(np.mean(off**2)) / config.learning_rate)
-
-
-def _relative(found: Any, expected: Any) -> float:
-    return float(abs(found - expected) / abs(expected))

@@ -209,7 +209,8 @@ class Workload:
     baseline: str  # the variant that speeds are compared with
     measured_twice: str = "torch/cudnn"  # the variant of the A/A test, which a suite adds (suites.py)
     passes: tuple[str, ...] = ("train",)
-    # Minutes of all processes together, by which their number is planned (run/runner.py); None: it is given.
+    # Minutes of all processes together, by which their number is planned (run/runner.py). None: the number is
+    # `processes`.
     minutes: float | None = 15.0
     rounds: int = 5
     steps: int = 3  # timed in a round, at least
@@ -255,5 +256,7 @@ class Workload:
 def count_elements(shapes: Mapping[str, Sequence[int]], prefixes: tuple[str, ...]) -> int:
     """Return the number of elements of all matrices whose names have one of the prefixes."""
     return sum(
-        math.prod(shape) for name, shape in shapes.items() if name.startswith(prefixes) and len(shape) == 2
+        math.prod(shape)
+        for name, shape in shapes.items()
+        if name.startswith(prefixes) and parameters.is_matrix(name, shape)
     )

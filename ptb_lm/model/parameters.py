@@ -92,6 +92,15 @@ def owner(name: str) -> Cell | None:
     return cells.get(first) if first in cells.CELLS else None
 
 
+def is_matrix(name: str, shape: Sequence[int]) -> bool:
+    """Return whether a parameter multiplies vectors: a matrix, or one for each of several rounds.
+
+    Biases and gains are none. A cell that has some for each of several rounds has them in two dimensions.
+    """
+    cell = owner(name)
+    return len(shape) > 1 and not (cell and name.rpartition(".")[2] in cell.constants)
+
+
 def check_fits(config: Config, vocabulary_size: int) -> None:
     """Check that the weights alone fit into the machine's memory, without building them.
 

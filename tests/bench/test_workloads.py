@@ -52,6 +52,22 @@ def test_a_tied_softmax_is_as_much_work_as_any(tied: bool) -> None:
     assert task.multiply_adds == 8 * (10 * 20 + 5 * 7)
 
 
+@pytest.mark.parametrize(("rank", "gates"), [(0, 3 * 15 + 2 * 15), (2, 3 * (10 + 6) + 2 * (6 + 10))])
+def test_the_gates_of_a_mogrifier_are_work_and_its_biases_are_none(rank: int, gates: int) -> None:
+    """Of five rounds three gate the 3 inputs by the 5 units, and two the units by the inputs."""
+    config = Config(
+        cell="mogrifier_lstm",
+        mogrifier_rank=rank,
+        num_layers=1,
+        hidden_size=5,
+        embedding_size=3,
+        num_steps=4,
+        batch_size=2,
+    )
+    task = LanguageTask(config=config, vocabulary_size=7)
+    assert task.multiply_adds == 8 * (8 * 20 + gates + 5 * 7)
+
+
 @pytest.mark.parametrize("loss", ["cross_entropy", "ctc"])
 def test_the_work_of_a_classifier_counted_by_hand(loss: str) -> None:
     config = ClassifierConfig(input_size=3, hidden_sizes=(5, 2), classes=4, bidirectional=True, loss=loss)

@@ -39,7 +39,7 @@ which are compared with the reference's by themselves.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class Bound(NamedTuple):
         loss: Bound on each loss.
         norm: Bound on the gradient's norm.
         gradient: Bound on each matrix's gradient, relative to its norm.
-        bias: Bound on the gradient of each bias and of every other tensor of one dimension.
+        bias: Bound on the gradient of each bias and gain.
         length: Bound on the length of each matrix's gradient along the reference's.
         update: Bound on the change of each tensor by Adam's steps, relative to the norm of the change.
         size: Bound on that norm.
@@ -221,6 +221,20 @@ class Errors:
         if not error <= bound:  # NaN is wrong, too
             raise WrongError(f"its {what} is off by {error:.1e} from {beside}, more than {bound:.0e}")
         self.largest[kind] = max(error, self.largest.get(kind, 0.0))
+
+    def compare(self, kind: str, what: str, found: Any, wanted: Any) -> None:
+        """Add the error of a number, relative to the reference's.
+
+        Args:
+            kind: A field of Bound.
+            what: Name of the number, for people.
+            found: The variant's number.
+            wanted: The reference's.
+
+        Raises:
+            WrongError: The error exceeds the bound of its kind.
+        """
+        self.add(kind, what, float(abs(found - wanted) / abs(wanted)))
 
     def numbers(self) -> dict[str, float]:
         """Return the largest error of each kind and its bound, as a row records them."""

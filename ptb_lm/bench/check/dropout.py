@@ -36,6 +36,7 @@ Kept: TypeAlias = Masks[NDArray[np.bool_]]  # the entries of a window's masks th
 
 SHARE_DEVIATIONS = 7.0  # by how many standard deviations a share of a mask's entries may be off
 WINDOWS = 4  # with masks of their own, of the variant and of the reference
+MORE_WINDOWS = 8  # of the reference, where chance shows less in each
 DEVIATIONS = 7.0  # standard deviations of chance that are believed
 
 
@@ -141,9 +142,14 @@ class Losses(expected.Question):
     seed: int
 
     @property
+    def windows(self) -> int:
+        """The number of windows: more of them if all rows share masks of weights, or if there is one row."""
+        return MORE_WINDOWS if _places(self.task).weights or self.task.batch_size == 1 else WINDOWS
+
+    @property
     @override
     def multiply_adds(self) -> float:
-        return float(self.task.multiply_adds * WINDOWS)  # of all forward passes
+        return float(self.task.multiply_adds * self.windows)  # of all forward passes
 
     def weights(self) -> problem.Weights:
         """Return the weights."""
@@ -161,7 +167,7 @@ class Losses(expected.Question):
         batch, steps = x_BT.shape
         place = places(config, self.task.vocabulary_size, batch=batch, steps=steps)
         losses = []
-        for _ in range(WINDOWS):
+        for _ in range(self.windows):
             dropped = {name: weights[name] * _drawn_mask(each, rng) for name, each in place.weights.items()}
             x_TBE = (weights | dropped)["embedding"][x_BT.T]
             zero = reference.zero_state(weights, batch)
@@ -169,8 +175,10 @@ class Losses(expected.Question):
             output_TBH, _, _ = reference.stack_forward(weights | dropped, x_TBE, zero, masks=masks)
             losses.append(self._row_losses(weights, output_TBH, y_BT))
         losses_WB = np.array(losses)
-        # The rows' masks are independent, so that the variances of their losses add up.
+        # The rows' masks of units are independent, so that the variances of their losses add up.
         deviation = np.sqrt(losses_WB.var(axis=0, ddof=1).sum()) / batch
+        if place.weights:  # whose masks are the same for all rows, so that their part is not divided by these
+            deviation = max(deviation, losses_WB.mean(axis=1).std(ddof=1))
         return {"mean": losses_WB.mean(), "deviation": deviation}
 
     def _row_losses(
@@ -204,7 +212,7 @@ def check_losses(task: LanguageTask, model: Backend, errors: Errors, *, seed: in
             not move what it should.
     """
     question = Losses(task, seed)
-    answered = expected.answer(question)
+    answer = expected.answer(question)
     model.load_weights(question.weights())
     x_BT, y_BT = task.window(seed=seed)
     losses, seconds = [], []
@@ -215,8 +223,8 @@ def check_losses(task: LanguageTask, model: Backend, errors: Errors, *, seed: in
         seconds.append(time.perf_counter() - start)
     if len(set(losses)) < WINDOWS:
         raise WrongError("its dropout uses the same masks again: losses of the same window are equal")
-    chance = float(answered["deviation"]) * np.sqrt(2 / WINDOWS)
-    deviations = float(abs(np.mean(losses) - answered["mean"]) / chance)
+    chance = float(answer["deviation"]) * np.sqrt(1 / WINDOWS + 1 / question.windows)
+    deviations = float(abs(np.mean(losses) - answer["mean"]) / chance)
     if not deviations <= DEVIATIONS:
         raise WrongError(
             f"the mean of its losses with dropout is off by {deviations:.0f} standard deviations from the "

@@ -36,6 +36,7 @@ DIGEST = hashlib.sha256().digest_size
 # What an answer depends on beside its question: the files that compute it.
 SOURCES = (
     *("model/**/*.py", "bench/check/*.py"),
+    "bench/workloads.py",  # tells the factors of the loss
     "data/corpus.py",  # cuts the windows
 )
 
@@ -125,7 +126,7 @@ def gradients(prefix: str, gradients: Mapping[str, NDArray[np.floating]]) -> Ans
 
 
 def gradient_errors(
-    answered: Answer,
+    answer: Answer,
     prefix: str,
     found: Mapping[str, NDArray[np.float64]],
     rounding: Mapping[str, float] | None = None,
@@ -136,17 +137,17 @@ def gradient_errors(
     a hundredth of all of them together.
 
     Args:
-        answered: Holds what `gradients` returned for the prefix.
+        answer: Holds what `gradients` returned for the prefix.
         prefix: Prefix of names.
         found: Fingerprints of a variant's gradients, by name.
         rounding: The norm of what is no error in each, but the rounding of what it was read off. All of it is
             subtracted from both errors: along no direction can it be more.
     """
-    norms = {name: float(answered[f"{prefix}.norm of {name}"]) for name in found}
+    norms = {name: float(answer[f"{prefix}.norm of {name}"]) for name in found}
     whole = float(np.sqrt(sum(norm**2 for norm in norms.values())))
     errors = {}
     for name, image in found.items():
-        right = answered[f"{prefix}.{name}"]
+        right = answer[f"{prefix}.{name}"]
         off, rounded = image - right, rounding[name] if rounding else 0.0
         sizes = (np.linalg.norm(off), abs(off @ right) / (np.linalg.norm(right) or 1.0))
         # np.maximum keeps NaN, which is wrong.
@@ -202,15 +203,15 @@ def _arrays(body: bytes) -> Answer:
         return dict(arrays)
 
 
-def _body(answered: Answer) -> bytes:
+def _body(answer: Answer) -> bytes:
     body = io.BytesIO()
-    arrays: dict[str, Any] = answered
+    arrays: dict[str, Any] = answer
     np.savez(body, **arrays)
     return body.getvalue()
 
 
-def _write(path: Path, answered: Answer) -> None:
-    content = _body(answered)
+def _write(path: Path, answer: Answer) -> None:
+    content = _body(answer)
     try:
         files.atomic_write(path, hashlib.sha256(path.name.encode() + content).digest() + content)
         kept = sorted(path.parent.glob("reference-*.npz"), key=lambda each: each.stat().st_mtime)

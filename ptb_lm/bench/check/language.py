@@ -40,6 +40,7 @@ from ptb_lm.bench.check.language_question import LanguageQuestion, stretch_answe
 from ptb_lm.bench.run.timed_steps import reports_masks
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data import corpus
+from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays, Backend
 
 OVERFLOWS = 12  # of float16, after each of which the loss is scaled by half as much
@@ -169,17 +170,17 @@ def _compare(model: Backend, question: LanguageQuestion, errors: Errors) -> _Ste
         raise WrongError("its gradient overflows float16 however its loss is scaled")
     question = dataclasses.replace(question, masks=tuple(step.masks for step in steps if step.masks))
     dropout.check_masks(question.task, question.masks)
-    answered = expected.answer(question)
+    answer = expected.answer(question)
     for index, loss in enumerate(scored):
         what = f"loss of window {index + 1}"
-        errors.add("loss", what, _relative(loss, answered[f"{index}.loss scored"]))
+        errors.compare("loss", what, loss, answer[f"{index}.loss scored"])
     stretch = 0.0
     for index, step in enumerate(steps):
-        wanted = stretch_answer(answered, stretch)
+        wanted = stretch_answer(answer, stretch)
         norm = float(wanted[f"{index}.norm"])
         where = f"in training step {index + 1}"
-        errors.add("loss", f"loss {where}", _relative(step.loss, wanted[f"{index}.loss"]))
-        errors.add("norm", f"norm of the gradient {where}", _relative(step.norm, norm))
+        errors.compare("loss", f"loss {where}", step.loss, wanted[f"{index}.loss"])
+        errors.compare("norm", f"norm of the gradient {where}", step.norm, norm)
         # What a step took of a weight is the rate times the gradient, clipped.
         own, right = (question.rates[index] * min(1.0, config.max_grad_norm / n) for n in (step.norm, norm))
         _compare_gradients(step, question, index, own, wanted, errors)
@@ -194,7 +195,8 @@ def _compare_gradients(
     where = f"in training step {index + 1}"
     found = {name: moved / scale for name, moved in step.moved.items()}
     rounding = {name: size / scale for name, size in step.rounding.items()}
-    biases = {name for name, shape in question.task.shapes.items() if len(shape) == 1}
+    shapes = question.task.shapes
+    biases = {name for name, shape in shapes.items() if not parameters.is_matrix(name, shape)}
     for name, error in expected.gradient_errors(wanted, f"{index}", found, rounding).items():
         errors.add("bias" if name in biases else "gradient", f"gradient of {name} {where}", error.whole)
     matrices = {name: moved for name, moved in found.items() if name not in biases}
@@ -254,7 +256,3 @@ def _rounding(before: NDArray[Any], after: NDArray[Any], times: Any) -> float:
     """
     rounds = np.where(before != after, after * np.sqrt(times), 0)
     return float(np.finfo(after.dtype).eps / 2 * np.linalg.norm(rounds))
-
-
-def _relative(found: float, expected: Any) -> float:
-    return float(abs(found - expected) / abs(expected))

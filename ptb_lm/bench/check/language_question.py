@@ -90,18 +90,18 @@ class LanguageQuestion(expected.Question):
         rows_BL = self.text[:: self.task.batch_size // self.distinct]
         windows = list(corpus.windows(rows_BL, self.task.config.num_steps))
         zero = reference.zero_state(self.weights, self.distinct)
-        answered = self._train(windows, zero)
+        answer = self._train(windows, zero)
         if self.forward:
             state = zero
             for step, (x_BT, y_BT) in enumerate(windows):
                 loss, _, state = reference.loss_and_gradients(self.weights, x_BT, y_BT, state)
-                answered[f"{step}.loss scored"] = np.array(loss)
-        return answered
+                answer[f"{step}.loss scored"] = np.array(loss)
+        return answer
 
     def _train(self, windows: Sequence[Window], state: reference.State) -> expected.Answer:
         """Train on two windows; do the second step from a longer first update, too."""
         weights = self.weights
-        answered, gradients, state = self._step(0, weights, windows[0], state)
+        answer, gradients, state = self._step(0, weights, windows[0], state)
         moved, _ = reference_updates.sgd_update(
             weights,
             gradients,
@@ -114,7 +114,7 @@ class LanguageQuestion(expected.Question):
         further = {name: array + STRETCH * (array - weights[name]) for name, array in moved.items()}
         stretched, _, _ = self._step(1, further, windows[1], state)
         by_stretch = {_BY_STRETCH + name: (stretched[name] - second[name]) / STRETCH for name in second}
-        return answered | second | by_stretch
+        return answer | second | by_stretch
 
     def _step(
         self,
@@ -140,17 +140,17 @@ class LanguageQuestion(expected.Question):
         return kept, gradients, state
 
 
-def stretch_answer(answered: expected.Answer, stretch: float) -> expected.Answer:
+def stretch_answer(answer: expected.Answer, stretch: float) -> expected.Answer:
     """Return an answer as it is where the first update is longer by a part of itself, to first order.
 
     A variant whose norm is off by its rounding clips as much otherwise, and its second step computes with
     what follows from that. What is left out is of the order of the part's square.
 
     Args:
-        answered: Result of `LanguageQuestion.answer`.
+        answer: Result of `LanguageQuestion.answer`.
         stretch: The part; negative if the update is shorter.
     """
     return {
-        name: array + stretch * answered[_BY_STRETCH + name] if _BY_STRETCH + name in answered else array
-        for name, array in answered.items()
+        name: array + stretch * answer[_BY_STRETCH + name] if _BY_STRETCH + name in answer else array
+        for name, array in answer.items()
     }

@@ -40,10 +40,9 @@ LOGITS = 8.0
 # relative error of the probability. Of 1000 steps of logits 8 apart CTC's own gradient in float32, by torch
 # or TensorFlow, is off by 2e-3 to 1e-2 of its norm, and 1 apart by 5e-4 to 3e-3. Each step counts even so.
 LOGITS_OF_CTC = 1.0
-# How far each training step moves the weights, as the norm of all of them, where the gradient is clipped. The
-# first goes as far as the second can still be foreseen: after a step of 20, what bfloat16 had rounded in the
-# first showed ten times as large in the second. The second goes far enough that the rounding of the weights
-# is no part of a gradient that is read off them.
+# How far each step moves the weights: the norm of all, where the gradient is clipped. The first is short:
+# after a first step of 20, bfloat16's rounding error showed ten times as large in the second gradient. The
+# second is long, so that the rounding of the weights does not show in a gradient that is read off them.
 UPDATES = (1.0, 20.0)
 STEPS = len(UPDATES)
 # Time steps of the longest window whose second step can be foreseen after such a first update. In AWD-LSTM's
@@ -102,7 +101,7 @@ def weights(
     """
     rng, drawn = np.random.default_rng(seed), {}
     for name, shape in shapes.items():
-        is_matrix = len(shape) > 1 and name != "embedding"  # one of several, if there are three dimensions
+        is_matrix = parameters.is_matrix(name, shape) and name != "embedding"
         scale = 1 / math.sqrt(shape[-2]) if is_matrix else 1.0
         if name in ("softmax.kernel", "dense.kernel"):
             scale *= logits
