@@ -9,10 +9,10 @@ Rounds lie within processes (Kalibera and Jones, Rigorous Benchmarking in Reason
 process draws once (memory layout, autotuning, placement) is the same in all of its rounds, so these are not
 independent. The unit is therefore the process: the interval is Student's t on the means of the units' log
 ratios. Rounds that share a process of either side, the variant's or the baseline's, are of one unit; where
-that leaves fewer than three, rounds that share a process of the variant, and the interval lacks what the
-baseline's processes draw. Below three units again, the rounds themselves are taken, and it lacks what any
-process draws. A bootstrap of five values would be too narrow; t is exact for normal errors however few they
-are.
+that leaves fewer than three, rounds that share a process of the side that had more, and the interval lacks
+what the other's processes draw. Below three units again, the rounds themselves are taken, and it lacks what
+any process draws. A bootstrap of five values would be too narrow; t is exact for normal errors however few
+they are.
 
 An interval covers the differences between processes within one session on one machine. It does not cover
 another machine, another build of the libraries, another day's temperature or neighbours. Each interval is a
@@ -131,12 +131,18 @@ def ratio(
     if not logs:
         return None
     pairs = {number: processes[number] for number in logs}
-    # Where the baseline's processes lasted longer than the variant's, all rounds may hang together.
-    own_pairs = {number: (own, own) for number, (_, own) in pairs.items()}
-    for units in (_split_independent(pairs), _split_independent(own_pairs)):
-        if len(units) >= PROCESSES_FOR_A_UNIT:
-            return _log_mean([statistics.fmean(logs[number] for number in unit) for unit in units], "process")
-    return _log_mean(list(logs.values()), "round")
+
+    def mean_of_units(pairs: Mapping[Round, tuple[int, int]]) -> LogMean:
+        units = _split_independent(pairs)
+        return _log_mean([statistics.fmean(logs[number] for number in unit) for unit in units], "process")
+
+    mean = mean_of_units(pairs)
+    if mean.units < PROCESSES_FOR_A_UNIT:
+        # Where the processes of one side lasted longer than the other's, all rounds may hang together. If the
+        # sides have as many processes, the wider interval counts: whichever of them is the baseline.
+        sides = [{number: (pair[side], pair[side]) for number, pair in pairs.items()} for side in (0, 1)]
+        mean = max(map(mean_of_units, sides), key=lambda mean: (mean.units, mean.error or 0.0))
+    return mean if mean.units >= PROCESSES_FOR_A_UNIT else _log_mean(list(logs.values()), "round")
 
 
 def _split_independent(processes: Mapping[Round, tuple[int, int]]) -> list[list[Round]]:

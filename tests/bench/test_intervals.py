@@ -64,14 +64,24 @@ def test_the_interval_is_that_of_a_paired_t_test_by_hand() -> None:
     assert (ratio.unit, ratio.units, ratio.freedom) == ("round", 3, 2)
 
 
-def test_the_inverse_ratio_has_the_inverse_interval() -> None:
-    a, b, processes = (
-        {0: 1.0, 1: 1.3, 2: 1.2, 5: 1.1},
-        {0: 2.1, 1: 2.5, 2: 2.2, 4: 9.0},
-        dict.fromkeys(range(6), (2, 1)),
-    )
-    there, back = intervals.ratio(a, b, processes), intervals.ratio(b, a, processes)
-    assert there.units == 3, "only the rounds that both have"
+@pytest.mark.parametrize(
+    ("processes", "units"),
+    [
+        ([(2, 1)] * 6, ("round", 5)),
+        # One side's process lasted longer than the other's.
+        ([(9, 1), (9, 1), (9, 1), (9, 2), (9, 2), (9, 3)], ("process", 3)),
+        # Both have as many, and all rounds but one hang together.
+        ([(1, 1), (1, 1), (2, 1), (2, 2), (2, 2), (3, 3)], ("process", 3)),
+    ],
+)
+def test_the_inverse_ratio_has_the_inverse_interval(
+    processes: list[tuple[int, int]], units: tuple[str, int]
+) -> None:
+    a = {0: 1.0, 1: 1.3, 2: 1.2, 3: 1.25, 5: 1.1}
+    b = {0: 2.1, 1: 2.5, 2: 2.2, 3: 2.3, 4: 9.0, 5: 2.6}
+    there = intervals.ratio(a, b, dict(enumerate(processes)))
+    back = intervals.ratio(b, a, {n: (own, base) for n, (base, own) in enumerate(processes)})
+    assert (there.unit, there.units) == (back.unit, back.units) == units, "only the rounds that both have"
     assert there.estimate == pytest.approx(1 / back.estimate)
     assert there.interval == pytest.approx([1 / end for end in reversed(back.interval)])
 
@@ -174,6 +184,23 @@ def test_an_interval_covers_the_truth_where_its_processes_were_planned_by_their_
         hits += not ratio.differs
     assert min(planned) < max(planned) <= most, "it decides"
     assert hits / repeats == pytest.approx(0.95, abs=0.02)
+
+
+@pytest.mark.parametrize("variants", [6, 20])
+def test_nine_of_ten_intervals_of_a_plan_are_as_narrow_as_it_says(variants: int) -> None:
+    """However many variants share the baseline by whose processes they are planned."""
+    rng, processes = np.random.default_rng(1), {n: (n, n) for n in range(runner.MOST)}
+    narrow = []
+    for _ in range(300):
+        baseline, *others = np.exp(rng.normal(0, 0.06, (1 + variants, runner.MOST)))
+        pairs = [(dict(enumerate(baseline)), dict(enumerate(each))) for each in others]
+        first = [({n: base[n] for n in range(runner.PILOT)}, own) for base, own in pairs]
+        ratios = [intervals.ratio(base, own, processes) for base, own in first]
+        count = runner.count_processes(ratios, least=5, affordable=runner.MOST)
+        base, own = pairs[0]
+        ratio = intervals.ratio(base, {n: own[n] for n in range(count)}, processes)
+        narrow.append(ratio.half_width <= runner.RESOLUTION)
+    assert statistics.fmean(narrow) > 0.9
 
 
 def test_rounds_as_units_would_not_cover_what_processes_draw_once() -> None:
