@@ -13,6 +13,7 @@ from ptb_lm.bench.checkout import HAS_CHECKOUT
 from ptb_lm.bench.suites import DEFAULT_SUITE, SUITES
 from ptb_lm.common import cli
 from ptb_lm.model import frameworks
+from ptb_lm.model.choice import MAX_SEED
 
 PROG = cli.command_name("bench")
 
@@ -102,7 +103,7 @@ def _choice(verb: str, beside: str) -> Flags:
             "help": "precision of the variants whose names give none (default: %(default)s)",
         },
         "--seed": {
-            "type": cli.whole_number(0),
+            "type": cli.whole_number(0, MAX_SEED),
             "default": 1,
             "metavar": "N",
             "help": "random seed of weights and inputs (default: %(default)s)",

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench.check.bounds import Bound
-from ptb_lm.bench.results import distinct
 from ptb_lm.bench.rows import WRONG
 from ptb_lm.bench.run import pool
 from ptb_lm.bench.run.machine import Machine
 from ptb_lm.bench.run.process import WorkerError
 from ptb_lm.bench.selection import Options
+from ptb_lm.bench.summary import collect_facts
 from ptb_lm.bench.variants import Variant, original
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.common import cli, files, host, streams
@@ -103,12 +103,7 @@ def run(
 
 def document(options: Options, verdicts: Sequence[Verdict], *, command: str) -> str:
     """Return the verdicts as Markdown, with the facts of the machine."""
-    environments = [host.environment(), *(verdict.environment for verdict in verdicts)]
-    facts = {
-        name: distinct(str(each[name]) for each in environments if each.get(name) is not None)
-        for name in distinct(name for each in environments for name in each)
-        if name != "started"
-    }
+    facts = collect_facts([host.environment(), *(verdict.environment for verdict in verdicts)])
     kinds = [kind for kind in Bound._fields if any(kind in verdict.kinds for verdict in verdicts)]
     titles = ("workload", "variant", "precision", "result", *kinds)
     columns = [Column(title, numeric=False) for title in titles]
@@ -118,7 +113,7 @@ def document(options: Options, verdicts: Sequence[Verdict], *, command: str) -> 
         f"`{command}`; seed {options.seed}. Nothing was timed. Of each kind of error, the largest is given,",
         "with its bound.",
         "",
-        *(f"- {name}: {'; '.join(values)}" for name, values in facts.items() if values),
+        *(f"- {name}: {'; '.join(values)}" for name, values in facts.items() if name != "started"),
         "",
         to_markdown(Table(columns, [[*_cells(verdict, kinds)] for verdict in verdicts])),
     ]
@@ -150,7 +145,7 @@ def _verdict(
         ) as worker:
             worker.warm_up(workload.passes, steps=workload.warm_up, limit=0.0)
     except WorkerError as error:
-        said = log.read_text() if log.exists() else ""
+        said = log.read_text(encoding="utf-8") if log.exists() else ""
         return dataclasses.replace(verdict, status=error.status, reason=str(error), log=said)
     facts = worker.facts
     return dataclasses.replace(verdict, errors=facts["parity"], environment=facts["environment"])

@@ -25,7 +25,7 @@ STATUSES = (MEASURED, "unavailable", "failed", WRONG)
 PASSES = ("forward", "train")
 # Keys that a measured row has, and that another row lacks.
 BLOCK_KEYS = ("round", "process", "steps", "seconds")
-# How a row's check["dropout"] begins if the gradients that were compared are those of a second model.
+# check["dropout"] begins so if a second model, without dropout, was compared in place of the timed one.
 SECOND_MODEL = "in a second model without it"
 REMEDY = "restore it, or remove the line and measure it again"
 

@@ -95,6 +95,10 @@ def _with_options(workload: Workload, options: Options, added: Sequence[Variant]
     variants, batch = [*workload.variants, *added], options.batch_size
     rounds = options.rounds or ROUNDS_OF_A_PROCESS * (options.processes or workload.processes)
     is_planned = options.rounds is None and options.processes is None
+    if options.minutes is not None and not is_planned:
+        raise UserError(
+            "--minutes plans the number of processes, which --rounds or --processes gives; leave one out"
+        )
     if options.processes is not None and options.processes > rounds:
         raise UserError(f"--processes {options.processes} is more than the {rounds} rounds; each needs one")
     if options.baseline is not None and options.baseline not in {variant.name for variant in variants}:

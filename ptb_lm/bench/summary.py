@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ptb_lm.bench import row_archive, rows, variants
 from ptb_lm.bench.results import Group, Result, Summary, distinct, pair
@@ -49,7 +50,7 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
         groups=tuple(
             _group(by_group[key], wrong, baseline=baseline, source=source) for key in keys if key in by_group
         ),
-        environment=_environment(loaded),
+        environment=collect_facts(row.environment for row in loaded),
         sessions=tuple(distinct(row.session for row in loaded if row.is_measured)),
         commands=tuple(distinct(row.command for row in loaded if row.command)),
         times=(times[0], times[-1]) if times else (),
@@ -128,7 +129,7 @@ def _result(
     done = len({row.round for row in blocks})
     ratio = pair(blocks, base)
     notes = list(_join_notes(row.note for row in members if row.note))
-    if any(row.check.get("dropout", "").startswith(SECOND_MODEL) for row in blocks):
+    if any((row.check.get("dropout") or "").startswith(SECOND_MODEL) for row in blocks):
         notes.append("its gradients were compared in a second model without dropout")
     if blocks and trouble:
         notes.append(f"{trouble.status} after {done} of {planned} rounds: {trouble.reason}")
@@ -172,9 +173,9 @@ def _join_notes(notes: Iterable[str]) -> Iterator[str]:
         yield "".join(part for pair in zip(words, [*shown, ""], strict=True) for part in pair)
 
 
-def _environment(loaded: Iterable[Row]) -> dict[str, tuple[str, ...]]:
-    """Return the distinct values of each fact that is known of a row's environment."""
-    items = (item for row in loaded for item in row.environment.items())
+def collect_facts(environments: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """Return the distinct values of each fact that is known of some environment, as texts."""
+    items = (item for environment in environments for item in environment.items())
     facts = distinct((name, str(value)) for name, value in items if value is not None)
     names = distinct(name for name, _ in facts)
     return {each: tuple(value for name, value in facts if name == each) for each in names}

@@ -1,10 +1,13 @@
 """What a measurement says of a row beside its figures."""
 
 import dataclasses
+import locale
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -13,6 +16,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from ptb_lm.bench import gate
+from ptb_lm.bench import rows as bench_rows
 from ptb_lm.bench.results import Group
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.run import pool, process, runner
@@ -26,13 +31,14 @@ from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.summary import summarise
 from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import Workload
+from ptb_lm.common.errors import UserError
 
 MACHINE: Any = SimpleNamespace(device="cpu", environment={})
 
 (SMALL,) = SUITES["quick"].workloads
 AGAIN = "torch/cudnn#again"
 VARIANTS = ("torch/cudnn", "torch/block_fused", AGAIN)
-RNG = np.random.default_rng(1)
+WRITTEN = "what it wrote: \ufffd"  # as what is no text is decoded
 
 
 def measurement(folder: Path, machine: Any) -> Measurement:
@@ -93,8 +99,11 @@ class FakeProcess:
     asked: ClassVar[list[tuple[str, str]]] = []  # variants, and "build", "check", "confirm" or "block"
     blocks_left = 10_000  # before a Ctrl-C
     noise = 0.01
+    rng: np.random.Generator
     needs_all_memory = ""  # a variant that fails beside others
+    fails_in = "build"  # or in its first "step"
     fails_alone = False
+    unavailable = ""  # a variant
 
     def __init__(self, *arguments: str, timeout: float, environment: Mapping[str, str]) -> None:
         self.timeouts.append(timeout)
@@ -105,9 +114,15 @@ class FakeProcess:
 
     def receive(self) -> dict[str, Any]:
         self.asked.append((self.variant, "build"))
-        if self.variant == self.needs_all_memory and (len(self.alive) > 1 or self.fails_alone):
-            raise WorkerError("failed", "no memory")
+        if self.variant == self.unavailable:
+            raise WorkerError("unavailable", "no compiler")
+        self.take_memory("build")
         return {"engine": "", "environment": {}, "build_seconds": 1.0}
+
+    def take_memory(self, when: str) -> None:
+        is_large = self.variant == self.needs_all_memory and when == self.fails_in
+        if is_large and (len(self.alive) > 1 or self.fails_alone):
+            raise WorkerError("failed", "no memory")
 
     def ask(self, **question: Any) -> dict[str, Any]:
         if "pass" not in question:
@@ -117,16 +132,17 @@ class FakeProcess:
                 parity = {"rows": 20, "distinct_rows": 20}
                 return {"parity": parity, "check": {}, "loss": 1.0, "check_seconds": 1.0}
             return {"check_seconds": 1.0, "same": question["confirm"] == [1.0], "first_losses": [1.0]}
+        self.take_memory("step")
         if question["untimed"]:
             type(self).blocks_left -= 1
             if self.blocks_left < 0:
                 raise KeyboardInterrupt
             self.asked.append((self.variant, "block"))
-        seconds = math.exp(RNG.normal(0, self.noise))
+        seconds = math.exp(self.rng.normal(0, self.noise))
         return {"seconds": seconds, "others": None, "peak_memory": {"host_bytes": 1}}
 
     def stderr(self) -> str:
-        return "what it wrote"
+        return WRITTEN
 
     def close(self) -> None:
         self.alive.remove(self.variant)
@@ -134,7 +150,9 @@ class FakeProcess:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcess]:
-    fake = type("Fake", (FakeProcess,), {"alive": [], "timeouts": [], "asked": []})
+    fake = type(
+        "Fake", (FakeProcess,), {"alive": [], "timeouts": [], "asked": [], "rng": np.random.default_rng(1)}
+    )
     monkeypatch.setattr(pool, "Process", fake)
     return fake
 
@@ -146,21 +164,39 @@ def test_a_block_may_take_all_of_a_long_limit(tmp_path: Path, fake: type[FakePro
     assert fake.timeouts == [7200.0 + process.TIMEOUT]
 
 
+@pytest.fixture
+def ascii_locale() -> Iterator[None]:
+    """A locale whose encoding lacks most characters."""
+    before = locale.setlocale(locale.LC_CTYPE)
+    locale.setlocale(locale.LC_CTYPE, "C")
+    yield
+    locale.setlocale(locale.LC_CTYPE, before)
+
+
+@pytest.mark.usefixtures("ascii_locale")
+@pytest.mark.parametrize("fails_in", ["build", "step"])
 @pytest.mark.parametrize("enough_alone", [True, False])
 def test_what_fails_beside_others_is_tried_again_alone(
-    enough_alone: bool, tmp_path: Path, fake: type[FakeProcess]
+    enough_alone: bool, fails_in: str, tmp_path: Path, fake: type[FakeProcess]
 ) -> None:
-    fake.needs_all_memory, fake.fails_alone = "torch/block", not enough_alone
+    fake.needs_all_memory, fake.fails_alone, fake.fails_in = "torch/block", not enough_alone, fails_in
     found = measurement(tmp_path, MACHINE)
     found.prepare([Variant("torch/cudnn", ""), Variant("torch/block", "")])
-    logs = [log.read_text() for log in tmp_path.glob("failures/*")]
+    logs = [log.read_text(encoding="utf-8") for log in tmp_path.glob("failures/*")]
     if enough_alone:
         assert fake.alive == ["torch/block"]
         assert (found.record.rows, logs) == ([], [])
     else:
         assert fake.alive == []
         assert [(each.variant, each.reason) for each in found.record.rows] == [("torch/block", "no memory")]
-        assert logs == ["what it wrote"]
+        assert logs == [WRITTEN]
+
+
+@pytest.mark.usefixtures("ascii_locale")
+def test_what_a_check_s_process_wrote_is_told(tmp_path: Path, fake: type[FakeProcess]) -> None:
+    fake.needs_all_memory, fake.fails_alone = "torch/block", True
+    variant = Variant("torch/block", "")
+    assert gate._verdict(Options(suite="quick"), SMALL, variant, MACHINE, log=tmp_path / "log").log == WRITTEN
 
 
 def test_nothing_is_built_while_another_program_is_checked(tmp_path: Path, fake: type[FakeProcess]) -> None:
@@ -174,8 +210,8 @@ def test_nothing_is_built_while_another_program_is_checked(tmp_path: Path, fake:
     assert started.index((AGAIN, "build")) < started.index(("torch/block", "build"))
 
 
-def run_quick(folder: Path, **chosen: Any) -> Group:
-    """Run quick with some variants, all of which take the same time."""
+def run_quick(folder: Path, *, passes: tuple[str, ...] = ("train",), **chosen: Any) -> Group:
+    """Run quick with some variants, all of which take the same time; return its training pass."""
     options = Options(suite="quick", baseline="torch/cudnn", **chosen)
     rates = {"gemm_gflops": 1.0, "gemm_library": "", "gemm_shape": "", "gemm_threads": 1}
     machine: Any = SimpleNamespace(
@@ -183,9 +219,28 @@ def run_quick(folder: Path, **chosen: Any) -> Group:
     )
     (workload,) = select_workloads(options)
     folder.mkdir(exist_ok=True)
+    workload = dataclasses.replace(workload, passes=passes)
     runner.run(options, [workload], Record(folder, {}), machine, command="")
-    (group,) = summarise(folder).groups
+    *_, group = summarise(folder).groups
     return group
+
+
+@pytest.mark.parametrize("passes", [("train",), ("forward", "train")])
+def test_what_cannot_be_measured_is_tried_once(
+    passes: tuple[str, ...], tmp_path: Path, fake: type[FakeProcess]
+) -> None:
+    """Not in each of five processes, nor for each pass."""
+    fake.unavailable = "torch/block_fused"
+    group = run_quick(tmp_path, passes=passes, variants=VARIANTS, processes=5)
+    assert {each.variant: each.processes for each in group.results} == {
+        "torch/cudnn": 5,
+        AGAIN: 5,
+        "torch/block_fused": 0,
+    }
+    builds = [variant for variant, what in fake.asked if what == "build"]
+    assert Counter(builds) == {"torch/cudnn": 5, AGAIN: 5, "torch/block_fused": 1}
+    rows, _ = bench_rows.read(tmp_path)
+    assert [each.pass_name for each in rows if not each.is_measured] == [*passes]
 
 
 def run(folder: Path, *, minutes: float, variants: tuple[str, ...] = VARIANTS) -> Workload:
@@ -225,7 +280,7 @@ def test_processes_are_as_many_as_their_spread_needs_or_the_time_allows(
 ) -> None:
     monkeypatch.setattr(runner, "RATIOS_FOR_A_SPREAD", 2)
     assert run(tmp_path / "near", minutes=600.0).processes == runner.LEAST
-    fake.noise = 0.05
+    fake.noise = 0.07
     assert runner.LEAST < run(tmp_path / "far", minutes=600.0).processes < 60
 
 
@@ -257,6 +312,48 @@ def test_a_run_that_is_interrupted_at_the_end_of_its_pilot_and_again_is_planned(
             run(tmp_path, minutes=600.0)
     fake.blocks_left = 10_000
     assert run(tmp_path, minutes=600.0).processes >= runner.LEAST
+
+
+def test_the_pause_before_a_run_goes_on_is_not_counted(
+    tmp_path: Path, fake: type[FakeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was interrupted in a process, went on a day later, and was interrupted again."""
+    sessions = iter(("first", "second", "third"))
+    clock = SimpleNamespace(monotonic=time.monotonic, strftime=lambda _: next(sessions))
+    monkeypatch.setattr(runner, "time", clock)
+    monkeypatch.setattr(runner, "MOST", runner.LEAST)
+    fake.blocks_left = 9  # the second process of each variant has done one of two
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, minutes=600.0)
+    rows, _ = bench_rows.read(tmp_path)
+    earlier = [datetime.fromisoformat(each.time) - timedelta(days=1) for each in rows]
+    moved = [
+        msgspec.structs.replace(each, time=at.isoformat()) for each, at in zip(rows, earlier, strict=True)
+    ]
+    (tmp_path / bench_rows.FILE).write_bytes(b"".join(bench_rows.to_line(each) + b"\n" for each in moved))
+    fake.blocks_left = 6
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, minutes=600.0)
+    fake.blocks_left = 10_000
+    assert run(tmp_path, minutes=600.0).processes == runner.LEAST
+
+
+def test_the_time_of_a_process_is_that_of_both_sessions_without_the_pause() -> None:
+    """Each block is a row of a process of its own, whose start took two seconds."""
+    blocks = [(2, "1", "2026-11-21T20:00:00"), (2, "1", "2026-11-21T20:00:10")]
+    blocks += [(3, "2", "2026-11-22T08:00:00"), (3, "2", "2026-11-22T08:00:20")]
+    measured = {
+        process: msgspec.structs.replace(
+            row(index, 1.0),
+            session=session,
+            time=f"{at}+00:00",
+            process=process,
+            startup={"build_seconds": 0.5, "warm_up_seconds": 1.5},
+        )
+        for process, (index, session, at) in enumerate(blocks)
+    }
+    found: Any = SimpleNamespace(measured=measured)
+    assert runner._earlier_laps(found) == {1: 10 + 20 + 4 * 2}
 
 
 @pytest.mark.parametrize(
@@ -315,6 +412,13 @@ def row(index: int, seconds: float) -> Row:
         startup={"step_seconds": 3.0},
         work=SMALL.work("train", precision="fp32", device="cpu"),
     )
+
+
+def test_a_row_without_the_time_of_a_step_is_one_sentence(tmp_path: Path) -> None:
+    record = Record(tmp_path, {})
+    record.add(msgspec.structs.replace(row(0, 1.0), startup={}))
+    with pytest.raises(UserError, match=r"rows\.jsonl: .*step_seconds; restore it, or remove the line"):
+        Measurement(Options(suite="quick"), SMALL, record, MACHINE, session="2", command="")
 
 
 def test_what_was_wrong_is_final_and_what_failed_is_tried_again(tmp_path: Path) -> None:

@@ -52,7 +52,10 @@ def test_versions_are_those_of_the_packages() -> None:
 
 def test_variables_are_those_that_may_change_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     before = record.variables()
-    new = ("ATEN_CPU_CAPABILITY", "CXX", "OMP_WAIT_POLICY", "PTB_LM_BEFORE", "PTB_LM_KERNELS", "XLA_FLAGS")
+    new = (
+        *("ATEN_CPU_CAPABILITY", "CXX", "GLOO_SOCKET_IFNAME", "NCCL_P2P_DISABLE", "OMP_WAIT_POLICY"),
+        *("PTB_LM_BEFORE", "PTB_LM_KERNELS", "TRITON_INTERPRET", "XLA_FLAGS"),
+    )
     for name in (*new, "PTB_LM_DATA", "TF_CPP_MIN_LOG_LEVEL", "HOME"):
         monkeypatch.setenv(name, "x")
     assert record.variables() == {**before, **dict.fromkeys(new, "x")}

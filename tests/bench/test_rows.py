@@ -1,7 +1,9 @@
 """Reading rows.jsonl: what a crash leaves, and one sentence for everything else that is wrong."""
 
+import errno
 import json
 import math
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,18 @@ def test_a_record_keeps_the_lines_that_it_found(tmp_path: Path) -> None:
     assert (tmp_path / rows.FILE).read_bytes() == b"".join(lines)
     record.add(record.rows[1])
     assert (tmp_path / rows.FILE).read_bytes().startswith(b"".join(lines))
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flush(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (given,), _ = rows.read(write(tmp_path / "given", [row()]))
+    record = Record(tmp_path, {})
+    monkeypatch.setattr(os, "fsync", flush)
+    with pytest.raises(OSError, match="No space") as caught:
+        record.add(given)
+    assert caught.value.filename == str(record.path)
 
 
 @pytest.mark.parametrize("line", ["1", "null", "{}", "[" * 100_000, "{" * 9, "NaN", '{"suite": 1}'])

@@ -27,6 +27,7 @@ from ptb_lm.bench.run import process as bench_process
 from ptb_lm.bench.run import record, runner, timed_steps
 from ptb_lm.bench.run.machine import THREADS, Machine, Product
 from ptb_lm.bench.suites import SUITES
+from ptb_lm.model.choice import MAX_SEED
 from ptb_lm.torch_backend import cpu, machine_speed
 
 pytestmark = pytest.mark.slow
@@ -441,6 +442,7 @@ def test_without_a_command_quick_is_run(monkeypatch: pytest.MonkeyPatch) -> None
         (["run", "--row-limit", "nan"], "--row-limit"),
         (["run", "--row-limit", "inf"], "--row-limit"),
         (["run", "--seed", "-1"], "--seed"),
+        (["run", "--seed", str(MAX_SEED + 1)], "--seed"),
         (["run", "everything"], "SUITE"),
         (["run", "--add", "mine"], "NAME=MODULE:FUNCTION"),
         (["measure"], "run"),

@@ -189,6 +189,11 @@ def test_more_processes_than_rounds_are_refused() -> None:
         select_workloads(Options(suite="quick", rounds=2, processes=3))
 
 
+@pytest.mark.parametrize("given", [{"rounds": 4}, {"processes": 2}])
+def test_minutes_beside_what_they_plan_are_refused(given: dict[str, int]) -> None:
+    assert "--minutes" in refusal("quick", minutes=30.0, **given)
+
+
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_suite_is_listed_with_its_variants_and_its_plan(
     suite: str, capsys: pytest.CaptureFixture[str]

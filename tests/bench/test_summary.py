@@ -139,6 +139,13 @@ def test_notes_that_differ_in_numbers_alone_are_one(tmp_path: Path) -> None:
     assert result.notes == (cut.format("4 to 10", "9 to 999"), "another")
 
 
+def test_a_fact_that_is_null_is_not_known(tmp_path: Path) -> None:
+    checks = [{"dropout": None}, {"dropout": "in a second model without it; and more"}]
+    made = [row(round=n, process=n, check=each, planned_rounds=2) for n, each in enumerate(checks)]
+    (result,) = group_of(tmp_path, made).results
+    assert result.notes == ("its gradients were compared in a second model without dropout",)
+
+
 def test_a_version_in_a_note_is_no_number(tmp_path: Path) -> None:
     notes = ["torch 2.9.1: 2.5 of 1,000 s", "torch 2.13.0: 2 of 3 s", "torch 2.13.0: 10 of 1,000 s"]
     made = [row(round=n, process=n, note=note, planned_rounds=3) for n, note in enumerate(notes)]

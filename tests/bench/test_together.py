@@ -3,9 +3,14 @@
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from support import ROOT
+
+from ptb_lm.bench.run import together
+from ptb_lm.common.errors import UserError
+from ptb_lm.model.config import Config
 
 # In a process of its own: the first rank joins the others there.
 PROGRAM = """
@@ -42,6 +47,13 @@ for goes_back in (False, True):
 np.testing.assert_equal(again[1][0], again[0][0])
 assert again[1][1] == again[0][1], again
 """
+
+
+@pytest.mark.parametrize(("rows", "noun"), [(3, "not divisible by 2"), (1, "too small for 2")])
+def test_a_batch_that_two_processes_cannot_share_is_refused(rows: int, noun: str) -> None:
+    unused: Any = None
+    with pytest.raises(UserError, match=f"--batch-size {rows} is {noun} processes"):
+        together.build_for_two(Config(batch_size=rows), {}, unused)
 
 
 @pytest.mark.slow  # starts processes

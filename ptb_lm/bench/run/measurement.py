@@ -20,6 +20,7 @@ from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant, original
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.common import host
+from ptb_lm.common.errors import UserError
 
 
 class Measurement:
@@ -38,6 +39,9 @@ class Measurement:
         machine: Machine, whose rates are measured beside each block.
         session: Time at which this run began.
         command: Command line of this run.
+
+    Raises:
+        UserError: A row of the record lacks a fact by which its plan is made.
     """
 
     def __init__(
@@ -68,7 +72,10 @@ class Measurement:
             if row.workload == workload.name and row.is_measured:
                 key = (row.variant, row.pass_name)
                 if key not in self._plans:
-                    step_seconds, limit = row.startup["step_seconds"], options.row_limit
+                    step_seconds, limit = row.startup.get("step_seconds"), options.row_limit
+                    if step_seconds is None:
+                        what = f"a row of {row.variant} has no startup.step_seconds"
+                        raise UserError(f"{record.path}: {what}; {rows.REMEDY}")
                     self._plans[key] = plan_blocks(
                         workload, step_seconds=step_seconds, limit=limit, steps=row.steps
                     )
@@ -83,8 +90,8 @@ class Measurement:
     def should_skip(self, variant: str, pass_name: str, round_: int) -> bool:
         """Return whether a variant's pass cannot be measured, or has no such round in its plan.
 
-        A pass that was planned before the number of processes may measure some second blocks that the final
-        plan leaves out.
+        A pass whose blocks were planned in the pilot may already have second blocks that the final plan no
+        longer has.
         """
         key = (variant, pass_name)
         return key in self._impossible or (key in self._plans and round_ not in self._rounds_in_plan(key))
@@ -163,16 +170,15 @@ class Measurement:
                 raise WorkerError("unavailable", self.workload.needs_cuda)
             worker = self.pool.get(variant.name)
             try:
-                worker.check()
+                self._warm_up(worker)
             except WorkerError as error:
                 if error.status != "failed" or not self.pool.has_others(variant.name):
                     raise
                 # Perhaps there was no memory for it beside the others, on the device for example.
                 self.pool.close()
                 worker = self.pool.get(variant.name)
-                worker.check()
+                self._warm_up(worker)
                 self._log(variant.name).unlink(missing_ok=True)  # of the first try
-            self._warm_up(worker)
         except WorkerError as error:
             self.pool.drop(variant.name)
             for each in self.workload.passes:
@@ -182,6 +188,7 @@ class Measurement:
         return worker
 
     def _warm_up(self, worker: pool.Worker) -> Mapping[str, WarmUp]:
+        """Check and warm up a worker, if it was not."""
         limit = self.options.row_limit / 5
         return worker.warm_up(self.workload.passes, steps=self.workload.warm_up, limit=limit)
 

@@ -30,7 +30,7 @@ def order(options: Options, workload: str, variant: str, *, device: str) -> dict
 class Worker:
     """A variant's process: started, compared with the reference, warmed up, ready to be timed.
 
-    `build`, `check` and `warm_up` do their part once, however often they are called.
+    `build` and `warm_up` do their part once, however often they are called.
 
     Attributes:
         id: Number that no other worker of this record has.
@@ -83,21 +83,11 @@ class Worker:
                 self._refusal = error
                 raise
 
-    def check(self) -> None:
-        """Have the variant compared with the reference, unless a worker of the same program was.
-
-        Raises:
-            WorkerError: It is wrong, or cannot do the workload.
-        """
-        self.build()
-        if self._checked is None and "parity" not in self.facts:
-            self.facts |= self._ask(check=True)
-
     def warm_up(self, passes: Collection[str], *, steps: int, limit: float) -> dict[str, WarmUp]:
-        """Do steps of each pass that are not counted, and then check what it computes.
+        """Do steps of each pass that are not counted, and check what the variant computes.
 
-        Its first losses must be those of the worker that was compared, to the last bit. If they are not, or
-        if this is that worker, it is compared with the reference.
+        The first worker of a program is compared with the reference, before these steps and after them. A
+        later one is only if its first losses differ from the first worker's in any bit.
 
         Args:
             passes: "forward", "train" or both.
@@ -106,17 +96,19 @@ class Worker:
                 the second alone exceeds the limit, and then as many as fit.
 
         Raises:
-            WorkerError: It failed, or is wrong by now.
+            WorkerError: It failed, is wrong, or cannot do the workload.
         """
-        self.check()
+        self.build()
         if not self._warm_ups:
+            if self._checked is None:
+                self.facts |= self._ask(check=True)
             found = {each: self._warm_up_pass(each, steps=steps, limit=limit) for each in passes}
             earlier = self._checked or {}
-            told = self._ask(confirm=earlier.get("first_losses"))
-            if told.pop("same"):
-                told |= {name: earlier[name] for name in ("parity", "loss")}
-                told["check"] = {**earlier["check"], "process": "another one, with the same first losses"}
-            self.facts |= told
+            facts = self._ask(confirm=earlier.get("first_losses"))
+            if facts.pop("same"):
+                facts |= {name: earlier[name] for name in ("parity", "loss")}
+                facts["check"] = {**earlier["check"], "process": "another one, with the same first losses"}
+            self.facts |= facts
             self._warm_ups = found
         return self._warm_ups
 
@@ -165,7 +157,7 @@ class Worker:
         except WorkerError as error:
             if error.status == "failed":
                 self._log.parent.mkdir(parents=True, exist_ok=True)
-                self._log.write_text(self._process.stderr())
+                self._log.write_text(self._process.stderr(), encoding="utf-8")
             raise
 
 

@@ -17,7 +17,7 @@ from ptb_lm.bench.checkout import FOLDER, HAS_CHECKOUT
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.variants import original
-from ptb_lm.common import host
+from ptb_lm.common import files, host
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import atomic_write
 
@@ -32,9 +32,10 @@ PACKAGES = (
 SOURCES = ("*.py", "*.cpp", "*.toml")
 # Variables that begin so change what is computed, by which kernels, or with which threads and memory.
 PREFIXES = (
-    *("ATEN_", "CUBLAS", "CUDA_", "CUDNN_", "CXX", "DNNL_", "GLIBC_TUNABLES", "GOMP_", "JAX_", "KMP_"),
-    *("LD_PRELOAD", "MALLOC_", "MKL_", "NUMBA_", "NVIDIA_TF32", "OMP_", "ONEDNN_", "OPENBLAS_"),
-    *("PTB_LM_BEFORE", "PTB_LM_KERNELS", "PYTENSOR_", "PYTORCH_", "TF_", "TORCH", "XLA_"),
+    *("ATEN_", "CUBLAS", "CUDA_", "CUDNN_", "CXX", "DNNL_", "GLIBC_TUNABLES", "GLOO_", "GOMP_", "JAX_"),
+    *("KMP_", "LD_PRELOAD", "MALLOC_", "MKL_", "NCCL_", "NUMBA_", "NVIDIA_TF32", "OMP_", "ONEDNN_"),
+    *("OPENBLAS_", "PTB_LM_BEFORE", "PTB_LM_KERNELS", "PYTENSOR_", "PYTORCH_", "TF_", "TORCH", "TRITON_"),
+    "XLA_",
 )
 # Exception: these change only messages, and the TensorFlow backend sets them itself.
 MESSAGES = "TF_CPP_"
@@ -82,9 +83,12 @@ class Record:
     def add(self, row: Row) -> None:
         """Add a row; it is on the disk when this returns.
 
-        It takes the place of a row that says why the same was not possible in an earlier session. If it says
-        only that again, or is of a round that was measured before, the earlier one stays. What was wrong
-        stays in any case: who tried until it passed would time it in the end.
+        The row replaces refusals of the same variant and pass from earlier sessions. They stay if it only
+        repeats one of them, or measures a round that was measured before. A `wrong` row always stays:
+        whoever tries until it passes would time it in the end.
+
+        Raises:
+            OSError: The disk is full, for example; `filename` is set.
         """
         earlier = [each for each in self.rows if _is_earlier_refusal(each, row)]
         if earlier and row.is_measured and _key(row) in self.measured_rows():
@@ -97,7 +101,7 @@ class Record:
         if earlier:
             self._rewrite()
             return
-        with self.path.open("ab") as file:
+        with files.name_in_errors(self.path), self.path.open("ab") as file:
             file.write(text + b"\n")
             file.flush()
             os.fsync(file.fileno())

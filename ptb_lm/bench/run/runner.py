@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from ptb_lm.bench import intervals
+from ptb_lm.bench.results import distinct
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.run.machine import Machine
 from ptb_lm.bench.run.measurement import Measurement
@@ -40,7 +41,7 @@ def run(
     """Measure what the record lacks. Where a round lacks something, its baseline is measured again.
 
     Raises:
-        UserError: The machine's rates cannot be measured.
+        UserError: The machine's rates cannot be measured, or a row of the record lacks a fact.
         OSError: The disk is full.
     """
     session = time.strftime("%Y-%m-%dT%H:%M:%S%z")
@@ -73,13 +74,14 @@ def _rounds(measurement: Measurement) -> Iterator[str]:
     """Measure; yield a name after each block, whether it was measured, was there, or cannot be."""
     measurement.workload = _with_earlier_plan(measurement)
     laps = _earlier_laps(measurement)  # seconds of each process of all variants, side by side
-    start = time.monotonic() - sum(laps)
+    start = time.monotonic() - sum(laps.values())
     index = 0
     while True:
         workload = measurement.workload
         if workload.minutes is not None and index >= PILOT * ROUNDS_OF_A_PROCESS and laps:
             # The first lasts longer, because its programs are compared with the reference.
-            lap, now = statistics.fmean(laps[1:] or laps), time.monotonic()
+            later = [seconds for process, seconds in laps.items() if process > 0]
+            lap, now = statistics.fmean(later or laps.values()), time.monotonic()
             left = int((60 * workload.minutes - (now - start)) / lap)
             count = count_processes(
                 _ratios(measurement),
@@ -97,7 +99,8 @@ def _rounds(measurement: Measurement) -> Iterator[str]:
         begin, before = time.monotonic(), len(measurement.record.measured_rows())
         yield from _rounds_of_a_process(measurement, rounds)
         if len(measurement.record.measured_rows()) > before:
-            laps.append(time.monotonic() - begin)
+            process = index // ROUNDS_OF_A_PROCESS
+            laps[process] = laps.get(process, 0.0) + time.monotonic() - begin
         index = rounds[-1] + 1
 
 
@@ -111,7 +114,9 @@ def _rounds_of_a_process(measurement: Measurement, rounds: Sequence[int]) -> Ite
     ]
     todo = {key for index in rounds for key in _todo(measurement, index)}
     # Nothing is measured beside what fails in its start, or in the check.
-    measurement.prepare([variant for variant, pass_name in order if (variant.name, pass_name) in todo])
+    measurement.prepare(
+        distinct(variant for variant, pass_name in order if (variant.name, pass_name) in todo)
+    )
     for index in rounds:
         todo = _todo(measurement, index)
         for variant, pass_name in order:
@@ -127,18 +132,21 @@ def _todo(measurement: Measurement, index: int) -> set[tuple[str, str]]:
     """Return the variants and passes to measure in a round.
 
     These are those that the round lacks, and the baseline beside them: rows of two sessions make no ratio. If
-    the baseline is lacking, every variant of that pass is measured again.
+    the baseline is lacking, every variant of that pass is measured again. What cannot be measured is none of
+    them.
     """
     workload = measurement.workload
-    every = {(variant.name, pass_name) for variant in workload.variants for pass_name in workload.passes}
+    every = {
+        (variant.name, pass_name)
+        for variant in workload.variants
+        for pass_name in workload.passes
+        if not measurement.should_skip(variant.name, pass_name, index)
+    }
     found = {(variant, of) for _, of, variant, round_ in measurement.measured if round_ == index}
-    lacking = {key for key in every - found if not measurement.should_skip(*key, index)}
-    without_baseline = {pass_name for variant, pass_name in lacking if variant == workload.baseline}
-    return (
-        lacking
-        | {(workload.baseline, pass_name) for _, pass_name in lacking}
-        | {(variant, pass_name) for variant, pass_name in every if pass_name in without_baseline}
-    )
+    lacking = every - found
+    beside = {(workload.baseline, pass_name) for _, pass_name in lacking}
+    whole = {pass_name for _, pass_name in lacking & beside}
+    return {key for key in every if key in lacking | beside or key[1] in whole}
 
 
 def _with_earlier_plan(measurement: Measurement) -> Workload:
@@ -154,22 +162,23 @@ def _with_earlier_plan(measurement: Measurement) -> Workload:
     return _with_processes(workload, max(rounds) // ROUNDS_OF_A_PROCESS)
 
 
-def _earlier_laps(measurement: Measurement) -> list[float]:
-    """Return the seconds of each process of all variants that an earlier run has measured.
+def _earlier_laps(measurement: Measurement) -> dict[int, float]:
+    """Return the seconds of each process of all variants that earlier runs have measured, by its number.
 
     They are the seconds of its variants' starts, as if these came one after the other, and the time from its
-    first row to its last.
+    first row to its last, of each session that had a part in it: the pause between two does not count.
     """
-    processes: dict[int, list[Row]] = {}
+    parts: dict[tuple[int, str], list[Row]] = {}
     for row in measurement.measured.values():
-        processes.setdefault(row.round // ROUNDS_OF_A_PROCESS, []).append(row)
-    laps = []
-    for _, rows in sorted(processes.items()):
+        parts.setdefault((row.round // ROUNDS_OF_A_PROCESS, row.session), []).append(row)
+    laps: dict[int, float] = {}
+    for (process, _), rows in parts.items():
         starts = {row.process: row.startup for row in rows}.values()
         names = ("build_seconds", "check_seconds", "warm_up_seconds")
         times = [datetime.fromisoformat(row.time) for row in rows if row.time]
         between = (max(times) - min(times)).total_seconds() if times else 0.0
-        laps.append(between + sum(startup.get(name, 0.0) for startup in starts for name in names))
+        seconds = between + sum(startup.get(name, 0.0) for startup in starts for name in names)
+        laps[process] = laps.get(process, 0.0) + seconds
     return laps
 
 
@@ -193,9 +202,11 @@ def count_processes(ratios: Sequence[intervals.LogMean], *, least: int, affordab
     """
     needed = affordable = min(affordable, MOST)
     if len(ratios) >= RATIOS_FOR_A_SPREAD:
+        # As they share the baseline, their variances correlate by a quarter.
+        independent = 4 * len(ratios) / (len(ratios) + 3)
         needed = intervals.count_units(
             _spread(ratios),
-            freedom=(ratios[0].units - 1) * len(ratios) / 2,  # they share the baseline
+            freedom=(ratios[0].units - 1) * independent,
             half_width=math.log1p(RESOLUTION),
             most=affordable,
         )

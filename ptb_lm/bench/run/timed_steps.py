@@ -18,7 +18,7 @@ from ptb_lm.model import parameters
 from ptb_lm.model.backend import Backend
 
 WINDOWS = 32  # distinct ones, over and over
-FIRST_STEPS = 3  # of a run: the last one's loss hangs on the gradients of both before it
+FIRST_STEPS = 3  # of a run; the loss of the third depends on the gradients of the first two
 # A block is planned longer than its workload says by this factor: a processor that speeds up after the
 # warm-up makes it shorter than planned, at times by half.
 ROOM = 1.5

@@ -25,7 +25,7 @@ from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks
-from ptb_lm.model.ranks import Ranks
+from ptb_lm.model.ranks import Ranks, check_divisible
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -121,7 +121,12 @@ class Rank:
 
 
 def _build(processes: int, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> Rank:
-    """Return the first rank of a model that some processes train, each by torch."""
+    """Return the first rank of a model that some processes train, each by torch.
+
+    Raises:
+        UserError: The processes do not get equal parts of the batch.
+    """
+    check_divisible(config.batch_size, processes)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
