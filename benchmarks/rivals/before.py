@@ -3,15 +3,13 @@
     python -m ptb_lm.bench run ptb --add before-cudnn=benchmarks.rivals.before:cudnn --variants ...
 
 PTB_LM_BEFORE names the commit (default: 7c1d749, before there were kernels for a CPU). Its package is
-taken out of git into a temporary folder, and renamed, so that both can be imported.
+taken out of git into the cache, once, and renamed, so that both can be imported.
 """
 
-import atexit
 import dataclasses
 import functools
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,15 +19,19 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from ptb_lm.common import files
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.config import Config
 
 COMMIT = os.environ.get("PTB_LM_BEFORE", "7c1d749")
 NAME = "ptb_lm_before"
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def _build(name: str, config: Config, weights: Mapping[str, NDArray[Any]], **chosen: Any) -> Any:
     """Return a model of that commit."""
-    _take_out()
+    if NAME not in sys.modules:
+        sys.path.insert(0, str(_take_out()))
     chosen = {**chosen, "framework": "torch", "model": name}
     flat = importlib.util.find_spec(f"{NAME}.config")  # as the package was in its first weeks
     folder = NAME if flat else f"{NAME}.model"
@@ -48,18 +50,35 @@ def _build(name: str, config: Config, weights: Mapping[str, NDArray[Any]], **cho
 cudnn, block_fused = (functools.partial(_build, name) for name in ("cudnn", "block_fused"))
 
 
-def _take_out() -> None:
-    """Put the renamed package on the path, once."""
-    if NAME in sys.modules:
-        return
-    folder = Path(tempfile.mkdtemp(prefix="ptb_lm-before-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    checkout = Path(__file__).resolve().parents[2]
-    archive = subprocess.run(
-        ["git", "-C", str(checkout), "archive", COMMIT, "ptb_lm"], capture_output=True, check=True
-    )
-    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
-    package = (folder / "ptb_lm").rename(folder / NAME)
-    for path in package.rglob("*.py"):
-        path.write_text(path.read_text(encoding="utf-8").replace("ptb_lm", NAME), encoding="utf-8")
-    sys.path.insert(0, str(folder))
+def _take_out() -> Path:
+    """Return the folder that holds the renamed package, which every process of a commit shares.
+
+    Raises:
+        UserError: Git does not know the commit, or this is no checkout of git's.
+    """
+    commit = _git("rev-parse", "--verify", f"{COMMIT}^{{commit}}").decode().strip()
+    cache = files.cache_folder()
+    folder = cache / f"before-{commit}"
+    if folder.is_dir():
+        return folder
+    with tempfile.TemporaryDirectory(dir=cache) as temporary:
+        new = Path(temporary) / "new"
+        new.mkdir()
+        subprocess.run(["tar", "-x", "-C", str(new)], input=_git("archive", commit, "ptb_lm"), check=True)
+        package = (new / "ptb_lm").rename(new / NAME)
+        for path in package.rglob("*.py"):
+            path.write_text(path.read_text(encoding="utf-8").replace("ptb_lm", NAME), encoding="utf-8")
+        try:
+            new.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else another process has just put it there
+                raise
+    return folder
+
+
+def _git(*arguments: str) -> bytes:
+    done = subprocess.run(["git", "-C", str(CHECKOUT), *arguments], capture_output=True)
+    if done.returncode:
+        reason = done.stderr.decode(errors="replace").strip().split("\n")[-1]
+        raise UserError(f"git cannot take the commit {COMMIT} out of {CHECKOUT}: {reason}")
+    return done.stdout

@@ -99,13 +99,13 @@ def kept_memory(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
 
 def fast_masks(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return the model with masks from bernoulli_."""
-
-    def draw_mask(place: Place, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-        mask = torch.empty(place.shape, dtype=dtype)
-        return mask.bernoulli_(place.keep_prob, generator=generator).div_(place.keep_prob)
-
-    replace(dropout, "draw_mask", draw_mask)
+    replace(dropout, "draw_mask", _draw_by_bernoulli)
     return _cudnn(config, weights, **chosen)
+
+
+def _draw_by_bernoulli(place: Place, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    mask = torch.empty(place.shape, device=generator.device, dtype=dtype)
+    return mask.bernoulli_(place.keep_prob, generator=generator).div_(place.keep_prob)
 
 
 def own_kernels(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:

@@ -5,12 +5,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from support import installed
 
+from benchmarks.rivals import without
 from ptb_lm.bench import check, variants
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.model import parameters
 from ptb_lm.model.config import Config
+from ptb_lm.model.dropout_places import Place
 
 pytestmark = pytest.mark.slow
 
@@ -54,3 +57,10 @@ def test_a_model_without_an_optimisation_equals_the_reference(what: str, undone:
     x_BT, y_BT = task.window(seed=1)
     model.train_step(x_BT, y_BT, model.zero_state(20), learning_rate=0.5)
     assert replaced or what.endswith(":sparse_embedding")
+
+
+def test_masks_are_drawn_on_the_device_of_their_generator() -> None:
+    generator = torch.Generator("cpu")
+    with torch.device("meta"):  # stands for any other
+        mask = without._draw_by_bernoulli(Place((2, 3), 0.5), generator, torch.float32)
+    assert mask.device == generator.device
