@@ -4,8 +4,8 @@ It has suites, programs and other people's published figures. TOML files declare
 that listing them imports nothing.
 """
 
-import importlib
 import importlib.util
+import pkgutil
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -37,5 +37,4 @@ def read_toml(kind: str) -> Mapping[str, Any]:
 
 def load(where: str) -> Any:
     """Return what MODULE:NAME names in benchmarks/; None where only the package is installed."""
-    module, _, name = where.partition(":")
-    return getattr(importlib.import_module(f"{FOLDER.name}.{module}"), name) if HAS_CHECKOUT else None
+    return pkgutil.resolve_name(f"{FOLDER.name}.{where}") if HAS_CHECKOUT else None

@@ -6,7 +6,7 @@ A checkout has more of them (checkout.py).
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import pkgutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,9 +31,7 @@ class Suite:
     @property
     def workloads(self) -> tuple[Workload, ...]:
         """Its workloads, each with one of its variants a second time: the A/A test."""
-        module, _, name = self.declared.partition(":")
-        declared = getattr(importlib.import_module(module), name)
-        return tuple(map(_with_repetition, declared))
+        return tuple(map(_with_repetition, pkgutil.resolve_name(self.declared)))
 
 
 def _with_repetition(workload: Workload) -> Workload:

@@ -20,8 +20,8 @@ from ptb_lm.pages.document import to_markdown
 TWO = {"torch/basic": 1.0, "torch/cudnn": 2.0}
 OVER_ALL = [*rounds(TWO), *rounds(TWO, workload="medium")]
 STEADY, UNSTEADY = (2.0,) * 5, (2.0, 3.0, 2.0, 3.0, 2.0)
-SURE = ["take torch/cudnn. ", " in 2 of 2 passes"]
-FIRST_SURE = ["take torch/cudnn. ", " in 1 of 2 passes: small."]
+SURE = ["take torch/cudnn. In 2 of 2 passes it is shown "]
+FIRST_SURE = ["take torch/cudnn. In 1 of 2 passes (small) it is shown "]
 
 
 def blocks(seconds: Mapping[str, tuple[float, ...]], **changes: Any) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     "a pass without figures": ([*OVER_ALL, unmeasured("failed", "bad luck", workload="large")], SURE),
     "one each": (
         [*OVER_ALL, *rounds({"torch/basic": 1.0, "torch/cudnn": 0.5}, workload="large")],
-        ["take torch/cudnn for small and medium; torch/basic for large. ", "in 3 of 3 passes"],
+        ["take torch/cudnn for small and medium; torch/basic for large. ", "In 3 of 3 passes it"],
     ),
     "what could not do a pass": (
         [
@@ -110,7 +110,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
             *rounds({"torch/basic": 1.0}, workload="large"),
             unmeasured("failed", "killed", variant="torch/cudnn", workload="large"),
         ],
-        ["torch/cudnn for small and medium; torch/basic for large. ", "2 of 3 passes: small and medium."],
+        ["torch/cudnn for small and medium; torch/basic for large. ", "2 of 3 passes (small and medium) it"],
     ),
     # In one of two passes nothing is shown.
     "few processes in one": (
@@ -145,7 +145,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
         ],
         [
             "torch/basic for small; torch/cudnn for medium.",
-            "in 0 of 2",
+            "In 0 of 2",
             "torch/basic may be",
         ],
     ),
@@ -260,6 +260,15 @@ def test_speeds_are_by_cell_type_and_framework_the_fastest_execution_of_each(tmp
         for place in (2, 3)
     ]
     assert forward.pass_name == "forward"
+
+
+@pytest.mark.parametrize("changes", [{"process": 1}, {}])
+def test_a_speed_of_fewer_than_three_processes_says_so(changes: dict[str, int], tmp_path: Path) -> None:
+    """With one variant no ratio would."""
+    alone = [{**each, **changes} for each in rounds({"torch/cudnn": 1.0})]
+    (speeds,) = document(tmp_path, alone).tables
+    assert [remark for remark in speeds.remarks if "three processes" in remark] == speeds.remarks
+    assert len(speeds.remarks) == len(changes)
 
 
 def test_precisions_have_a_row_each_where_there_are_several(tmp_path: Path) -> None:

@@ -69,9 +69,12 @@ def test_without_a_baseline_others_are_compared(tmp_path: Path) -> None:
     assert second.split() == ["8,000", "–", "0.50", "–"]
 
 
+@pytest.mark.parametrize("speeds", [SPEEDS, {"torch/cudnn": 1.0}])
 @pytest.mark.parametrize(("few", "lines"), [(True, 1), (False, 0)])
-def test_intervals_of_rounds_alone_are_said_so(few: bool, lines: int, tmp_path: Path) -> None:
-    rows = [{**each, **({"process": 1} if few else {})} for each in rounds(SPEEDS)]
+def test_intervals_of_rounds_alone_are_said_so(
+    few: bool, lines: int, speeds: dict[str, float], tmp_path: Path
+) -> None:
+    rows = [{**each, **({"process": 1} if few else {})} for each in rounds(speeds)]
     assert sum("three processes" in line for line in chart(tmp_path, rows)) == lines
 
 

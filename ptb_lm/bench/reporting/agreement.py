@@ -166,8 +166,8 @@ def _describe(folder: Path, summary: Summary) -> str:
     """Name a benchmark by its folder and by the facts that tell machines and versions apart."""
     facts = [f"{name} {value}" for name in _DISTINCTIVE_FACTS for value in summary.environment.get(name, ())]
     days = distinct(time[:10] for time in summary.times)
-    told = ", ".join([*facts, " to ".join(days)] if days else facts)
-    return f"{folder}{f' ({told})' if told else ''}"
+    facts_text = ", ".join([*facts, " to ".join(days)] if days else facts)
+    return f"{folder}{f' ({facts_text})' if facts_text else ''}"
 
 
 def _table(pairs: Sequence[_Pair], group: Group) -> Table:

@@ -86,10 +86,14 @@ def table(groups: Sequence[Group]) -> Iterator[CaptionedTable]:
         [*key, *(formats.rate(mean) if (mean := panel[key]) else NOTHING for panel in panels.values())]
         for key in next(iter(panels.values()), {})
     ]
-    shown = sum(mean is not None for panel in panels.values() for mean in panel.values())
-    left_out = shown < sum(len(group.candidates) for group in chosen)
+    shown = [mean for panel in panels.values() for mean in panel.values() if mean is not None]
+    remarks = []
+    if len(shown) < sum(len(group.candidates) for group in chosen):
+        remarks.append(_FASTEST_EXECUTION)
+    if any(mean.unit == "round" and mean.error is not None for mean in shown):
+        remarks.append(result_table.ROUNDS_ALONE)
     if rows:
-        yield CaptionedTable(table=Table(columns, rows), remarks=[_FASTEST_EXECUTION] * left_out)
+        yield CaptionedTable(table=Table(columns, rows), remarks=remarks)
 
 
 def plot(groups: Sequence[Group]) -> Iterator[SpeedPlot]:

@@ -57,8 +57,8 @@ def find_doubts(group: Group) -> dict[str, Any]:
 
 def count_threads(row: Row) -> int | None:
     """Return the number of threads of all processes of a row; None if it is not known."""
-    told = str(row.environment.get("threads"))
-    found = re.match(r"\d+", told.replace(_ONE_A_CORE, str(row.environment.get("cores"))))
+    threads_text = str(row.environment.get("threads"))
+    found = re.match(r"\d+", threads_text.replace(_ONE_A_CORE, str(row.environment.get("cores"))))
     return int(found[0]) * int(row.environment.get("processes") or 1) if found else None
 
 

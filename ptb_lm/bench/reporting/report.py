@@ -137,11 +137,11 @@ def _remarks(groups: Sequence[Group], precisions: Sequence[str]) -> list[str]:
     notes: list[tuple[Group, str, list[str]]] = []
     for group in groups:
         for result in group.results:
-            for told in distinct(
+            for count in distinct(
                 doubts.count_threads(row) or row.environment.get("threads") for row in result.blocks
             ):
-                if told is not None:
-                    threads.setdefault(str(told), []).append(result.variant)
+                if count is not None:
+                    threads.setdefault(str(count), []).append(result.variant)
         for note in distinct(note for result in group.results for note in result.notes):
             labels = [result.label for result in group.results if note in result.notes]
             everyone = len(labels) == len(group.measured_results) > 1

@@ -24,7 +24,7 @@ from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell
 from ptb_lm.pages.document import NOTHING
 
 # Below and above the tables of a terminal.
-_ROUNDS_ALONE = "Of fewer than three processes: some intervals lack what differs between processes."
+ROUNDS_ALONE = "Of fewer than three processes: some intervals lack what differs between processes."
 _HOW_TO_READ = (
     "× is how many times as fast as the baseline, the fastest, or the next below, with its 95 % interval. "
     f"{SAME}: the interval holds 1, so that no difference shows."
@@ -203,7 +203,7 @@ def _list_ratios(group: Group, width: int) -> Iterator[str]:
     yield from wrap(f"{group.name}: {names}", width)
     unit = group.work.unit if group.work else "items"
     rows: list[tuple[str, ...]] = [(f"{unit}/s", "× baseline ", "× fastest ", "× next ")]
-    units = set()
+    units = {mean.unit for result in members if (mean := result.mean_rate) and mean.error is not None}
     for result, below in zip(members, [*members[1:], None], strict=True):
         others = [speed_ratio(result, other) if other else None for other in (fastest, below)]
         ratios = [result.ratio, *others]
@@ -216,7 +216,7 @@ def _list_ratios(group: Group, width: int) -> Iterator[str]:
             yield label
         yield "".join(f"  {cell:>{size}}" for cell, size in zip(cells, sizes, strict=True)).rstrip()
     if "round" in units:
-        yield from wrap(_ROUNDS_ALONE, width)
+        yield from wrap(ROUNDS_ALONE, width)
 
 
 def unavailable(groups: Sequence[Group]) -> dict[str, list[str]]:
