@@ -21,20 +21,15 @@ from ptb_lm.training import run_flags
 
 PROG = cli.command_name("train")
 AWD_PRESETS = ("awd", "modern")  # whose hyper-parameters the others do not use
-# These hyper-parameters define the model. The others define its training.
-MODEL_FLAGS = (
-    *("num_layers", "hidden_size", "layer_sizes", "embedding_size", "tie_weights"),
-    *("mogrifier_rounds", "mogrifier_rank"),
+# The hyper-parameters that --help describes.
+USUAL = (
+    *("cell", "num_layers", "hidden_size", "tie_weights"),
+    *("batch_size", "epochs", "learning_rate", "keep_prob"),
 )
 # Most runs need none of these: --help names them, --help-all says what they are.
 RARE_FLAGS = (
+    *(each.name for each in HYPERPARAMETERS if each.name not in USUAL),
     *("text_column", "tokenize", "lowercase", "numbers", "min_count", "valid_fraction", "test_fraction"),
-    *("embedding_size", "num_steps", "decay_after", "lr_decay", "max_grad_norm", "init_scale"),
-    *("variational", "embedding_keep_prob", "recurrent_keep_prob", "average_epochs"),
-    *("schedule", "optimizer"),
-    *("layer_sizes", "mogrifier_rounds", "mogrifier_rank", "layer_init_scale"),
-    *("input_keep_prob", "between_keep_prob", "output_keep_prob", "vary_num_steps"),
-    *("activation_penalty", "slowness_penalty", "weight_decay", "average_after_stall"),
     *("batch_size_per_device", "extend_vocabulary", "jobs", "overwrite", "log_interval"),
     *("execution", "unroll", "reduce_precision"),
 )
@@ -123,7 +118,7 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
     _add_choice(group, "--config", PRESETS, f"the preset: {_one_of(PRESETS, 'small')}")
     _add_choice(group, "--cell", CELLS, f"the recurrent cell: {_one_of(CELLS, LSTM)}")
     for each in HYPERPARAMETERS:
-        if each.name in MODEL_FLAGS:
+        if each.structural and each.name != "cell":
             group.add_argument(each.flag, help=each.help, **each.argument)
 
 
@@ -132,7 +127,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         group, "--recipe", RECIPES, "default (lower perplexity) or tutorial (as TensorFlow's tutorial)"
     )
     for each in HYPERPARAMETERS:
-        if each.name not in (*MODEL_FLAGS, "cell"):
+        if not each.structural:
             group.add_argument(each.flag, help=each.help, **each.argument)
         if each.name == "batch_size":
             group.add_argument(
@@ -147,7 +142,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "--seed",
         type=cli.whole_number(0, MAX_SEED),
         metavar="N",
-        help="seed of the initial weights and of dropout (default: 1)",
+        help="seed of the initial weights, dropout and --vary-num-steps (default: 1)",
     )
     seed.add_argument(
         "--seeds",

@@ -493,6 +493,7 @@ def put_weights_of_the_demo(run: Path) -> None:
         (leave_alone, ["--framework", "tensorflow"], "--framework tensorflow"),
         (leave_alone, ["--mogrifier-rounds", "5"], "--mogrifier-rounds would change nothing"),
         (leave_alone, ["--embedding-size", "7"], "--embedding-size 7"),
+        (leave_alone, ["--tie-weights"], "--tie-weights differs from the run's --no-tie-weights;"),
         (leave_alone, ["--epochs", "1"], "already done 2 epochs"),
         (leave_alone, ["--overwrite"], "--run-dir"),
         (leave_alone, ["--run-dir", "/new"], "--run-dir: not allowed with argument --resume"),

@@ -1,4 +1,4 @@
-"""Help texts that fit a screen, and a suggestion for a mistyped flag."""
+"""The names of flags, help texts that fit a screen, and a suggestion for a mistyped flag."""
 
 import argparse
 import re
@@ -51,6 +51,23 @@ FOREIGN_FLAGS = {
     "--wdecay": "--weight-decay",
     "--nonmono": "--average-after-stall",
 }
+
+
+def flag_name(field: str) -> str:
+    """Return the command-line flag that sets a field: `hidden_size` -> `--hidden-size`."""
+    return "--" + field.replace("_", "-")
+
+
+def flag_list(fields: Iterable[str]) -> str:
+    """Return the flags of some fields, as a person types them: "--min-count, --lowercase"."""
+    return ", ".join(map(flag_name, fields))
+
+
+def command_words(field: str, value: Any) -> list[str]:
+    """Return the words of a command line that give a field its value: a switch has none, a tuple several."""
+    if isinstance(value, bool):
+        return [flag_name(field) if value else flag_name(f"no_{field}")]
+    return [flag_name(field), *map(str, value if isinstance(value, list | tuple) else [value])]
 
 
 class HelpFormatter(argparse.HelpFormatter):

@@ -10,6 +10,7 @@ from typing import Any
 from typing_extensions import override
 
 from ptb_lm.common.errors import UserError, how_to_install
+from ptb_lm.common.flags import flag_list, flag_name
 from ptb_lm.data.tables import HUB
 from ptb_lm.data.vocabulary import EOS, UNK
 
@@ -205,8 +206,7 @@ class Preparation(Treatment):
             )
         for name in ("valid_fraction", "test_fraction"):
             if not 0 < getattr(self, name) < 1:
-                flag = f"--{name.replace('_', '-')}"
-                raise UserError(f"{flag} must lie between 0 and 1, not {getattr(self, name)}")
+                raise UserError(f"{flag_name(name)} must lie between 0 and 1, not {getattr(self, name)}")
         if self.valid_fraction + self.test_fraction >= 1:
             raise UserError(
                 f"--valid-fraction {self.valid_fraction:g} and --test-fraction {self.test_fraction:g} leave "
@@ -278,8 +278,3 @@ def from_flags(given: Mapping[str, Any], data: str, *, is_file: bool) -> Prepara
 def is_path(data: str) -> bool:
     """Return whether --data names a file or folder, not a corpus or data set."""
     return data not in BUILT_IN and not data.startswith(HUB)
-
-
-def flag_list(names: Any) -> str:
-    """Return the flags of some fields, as a person types them: "--min-count, --lowercase"."""
-    return ", ".join("--" + name.replace("_", "-") for name in names)

@@ -38,17 +38,20 @@ class Config:
         UserError: A value is impossible.
     """
 
-    cell: str = setting(LSTM, "the recurrent cell of every layer", choices=CELLS.keys())
-    num_layers: int = setting(2, "recurrent layers", minimum=1, maximum=1000)
-    hidden_size: int = setting(200, "units of every layer", minimum=1)
+    cell: str = setting(LSTM, "the recurrent cell of every layer", choices=CELLS.keys(), structural=True)
+    num_layers: int = setting(2, "recurrent layers", minimum=1, maximum=1000, structural=True)
+    hidden_size: int = setting(200, "units of every layer", minimum=1, structural=True)
     # Merity et al., 2018: the top layer of AWD-LSTM is as wide as the embedding that it is tied to.
     layer_sizes: tuple[int, ...] = setting(
         (),
         "units of each layer, from the bottom to the top, instead of --hidden-size",
         minimum=1,
         optional=True,
+        structural=True,
     )
-    embedding_size: int = setting(0, "width of the embedding; 0: same as the top layer", minimum=0)
+    embedding_size: int = setting(
+        0, "width of the embedding; 0: same as the top layer", minimum=0, structural=True
+    )
     num_steps: int = setting(20, "time steps that the gradient flows back through", minimum=1)
     # Merity et al., 2018, section 4.1 (salesforce/awd-lstm-lm, main.py).
     vary_num_steps: bool = setting(
@@ -91,24 +94,26 @@ class Config:
     )
     # Three places, as in Merity et al., 2018 (dropouti, dropouth and dropout of its code).
     input_keep_prob: float = setting(
-        0.0, "the same of the bottom layer's input; 0: as --keep-prob", **_SHARE_OR_NONE
+        0.0, "keep probability of the bottom layer's input; 0: as --keep-prob", **_SHARE_OR_NONE
     )
     between_keep_prob: float = setting(
-        0.0, "the same between the layers; 0: as --keep-prob", **_SHARE_OR_NONE
+        0.0, "keep probability between the layers; 0: as --keep-prob", **_SHARE_OR_NONE
     )
     output_keep_prob: float = setting(
-        0.0, "the same of the top layer's output; 0: as --keep-prob", **_SHARE_OR_NONE
+        0.0, "keep probability of the top layer's output; 0: as --keep-prob", **_SHARE_OR_NONE
     )
     init_scale: float = setting(0.1, "initial weights are uniform in [-init_scale, init_scale]", minimum=0)
     # As torch.nn.LSTM begins with 1, and so does AWD-LSTM.
     layer_init_scale: float = setting(
         0.0,
-        "those of a layer are uniform in [-X, X] / sqrt(its units) instead; 0: as --init-scale",
+        "initial weights of a layer are uniform in [-X, X] / sqrt(its units); 0: as --init-scale",
         minimum=0,
         optional=True,
     )
     # Press and Wolf, "Using the Output Embedding to Improve Language Models", 2017; Inan et al., 2017.
-    tie_weights: bool = setting(False, "use the embedding, transposed, as the softmax's kernel")
+    tie_weights: bool = setting(
+        False, "use the embedding, transposed, as the softmax's kernel", structural=True
+    )
     # This and the next: Gal and Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent
     # Neural Networks", 2016.
     variational: bool = setting(
@@ -137,8 +142,8 @@ class Config:
     # NT-ASGD of Merity et al., 2018: averaged SGD, triggered by a criterion that need not be monotone.
     average_after_stall: int = setting(
         0,
-        "score and keep the mean of the weights since an epoch was worse than the best of all but the newest "
-        "N before it; 0: no",
+        "from the first epoch on that is worse than the best one more than N epochs before it, score and "
+        "keep the mean of the weights; 0: never",
         minimum=0,
         optional=True,
     )
@@ -152,7 +157,7 @@ class Config:
     )
     slowness_penalty: float = setting(
         0.0,
-        "factor of the mean square of its change from step to step, added to the mean loss of a word",
+        "factor of the mean square of the top output's change per step, added to the mean loss of a word",
         minimum=0,
         resumable=True,
         optional=True,
@@ -171,9 +176,10 @@ class Config:
         minimum=0,
         maximum=100,
         optional=True,
+        structural=True,
     )
     mogrifier_rank: int = setting(
-        0, "rank of the gates' kernels, in mogrifier_lstm; 0: full", minimum=0, optional=True
+        0, "rank of the gates' kernels, in mogrifier_lstm; 0: full", minimum=0, optional=True, structural=True
     )
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from typing_extensions import override
 
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.flags import flag_name
 
 # The greatest numbers that 32 bits hold.
 LARGEST: dict[type, float] = {int: 2**31 - 1, float: 3.4e38}
@@ -23,11 +24,6 @@ KINDS: dict[type, str] = {
     float: "a finite number",
     str: "a text",
 }
-
-
-def flag_name(field: str) -> str:
-    """Return the command-line flag that sets a field: `hidden_size` -> `--hidden-size`."""
-    return "--" + field.replace("_", "-")
 
 
 def format_value(value: Any) -> str:
@@ -50,6 +46,7 @@ class Hyperparameter:
         choices: The values that a text may have; empty: any.
         resumable: True if the value may change when a run is resumed.
         optional: True if a run's config.json may lack it. The run then has the default.
+        structural: True if the value defines the model, not its training.
     """
 
     name: str
@@ -62,6 +59,7 @@ class Hyperparameter:
     choices: Collection[str] = ()
     resumable: bool = False
     optional: bool = False
+    structural: bool = False
 
     @property
     def flag(self) -> str:
@@ -92,7 +90,7 @@ class Hyperparameter:
         return list(value) if self.is_sequence else value
 
     def from_json(self, value: Any) -> Any:
-        """Return the value that `to_json` returned, or, if it is no such value, the value as it is."""
+        """Return the value that `to_json` was given, or, if it is no such value, the value as it is."""
         return tuple(value) if self.is_sequence and isinstance(value, list) else value
 
     def check(self, value: Any) -> None:

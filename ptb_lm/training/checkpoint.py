@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.common.errors import DivergenceError, OutOfMemoryError, UserError
+from ptb_lm.common.flags import flag_name
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.model import cells, parameters
 from ptb_lm.model.backend import Arrays, Backend, State
 from ptb_lm.model.config import Config
-from ptb_lm.model.hyperparameter import flag_name
 from ptb_lm.training.averaging import Averages
 from ptb_lm.training.metrics import JsonObject, Progress
 from ptb_lm.training.run_config import RunConfig

@@ -9,25 +9,23 @@ from typing import Any
 import numpy as np
 
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.flags import flag_list
 from ptb_lm.data.corpus import Corpus
-from ptb_lm.data.preparation import BUILT_IN, Preparation, flag_list, from_flags, is_path
+from ptb_lm.data.preparation import BUILT_IN, Preparation, Treatment, from_flags, is_path
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import fastest, parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import CHOICE_NAMES
-from ptb_lm.model.hyperparameter import format_value
+from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.training import run_data, run_folders, tensors
 from ptb_lm.training.run_config import InitFrom, RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import INIT_FROM_RATE, check_effects, contradictions, with_given
 
 HELD_OUT = ("valid_fraction", "test_fraction")
-SIZES = (
-    *("cell", "num_layers", "hidden_size", "layer_sizes", "embedding_size", "tie_weights"),
-    *("mogrifier_rounds", "mogrifier_rank"),
-)
+STRUCTURE = tuple(each.name for each in HYPERPARAMETERS if each.structural)
 INITIAL_SCALES = ("init_scale", "layer_init_scale")
-TREATMENT = ("tokenize", "lowercase", "numbers")
+TREATMENT = tuple(each.name for each in dataclasses.fields(Treatment))
 VOCABULARY_AXES = {"embedding": 0, "softmax.kernel": 1, "softmax.bias": 0}
 
 
@@ -70,13 +68,10 @@ class Start:
                 is not there.
         """
         before = self.run.hyperparameters
-        for name, value in contradictions(self.run, given).items():
-            if name in ("config", "recipe", *SIZES):
-                raise UserError(
-                    f"{flag_list([name])} {format_value(given[name])} contradicts the run "
-                    f"{self.directory.path}, which has {format_value(value)}"
-                )
-        check_effects(before, {name: value for name, value in given.items() if name in SIZES})
+        for name, (here, there) in contradictions(self.run, given).items():
+            if name in ("config", "recipe", *STRUCTURE):
+                raise UserError(f"{here} contradicts the run {self.directory.path}, which has {there}")
+        check_effects(before, {name: value for name, value in given.items() if name in STRUCTURE})
         self._check_scales(given)
         choices = {"framework": self.run.choice.framework}
         choices |= {name: given[name] for name in CHOICE_NAMES if name in given}
@@ -89,7 +84,7 @@ class Start:
             choice=fastest.choose_safe(choices, cell=before.cell),
             hyperparameters=with_given(
                 before.replace(learning_rate=before.learning_rate * INIT_FROM_RATE),
-                {name: value for name, value in given.items() if name not in SIZES},
+                {name: value for name, value in given.items() if name not in STRUCTURE},
             ),
             preparation=self._preparation(given, data),
             text_column=given.get("text_column"),

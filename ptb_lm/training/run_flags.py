@@ -11,19 +11,19 @@ from typing import Any
 
 from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.flags import command_words, flag_list, flag_name
 from ptb_lm.data.preparation import (
     DEFAULT_FRACTION,
     DEFAULT_MIN_COUNT,
     FIELDS,
     TOKENIZERS,
     effective_settings,
-    flag_list,
     from_flags,
 )
 from ptb_lm.model import fastest
 from ptb_lm.model.choice import CHOICE_NAMES
 from ptb_lm.model.config import HYPERPARAMETERS, SHORTEST_WINDOW, Config
-from ptb_lm.model.hyperparameter import flag_name, format_value
+from ptb_lm.model.hyperparameter import format_value
 from ptb_lm.model.presets import RECIPES
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.training.run_config import PLACES, RESUMABLE, RESUMABLE_HYPERPARAMETERS, RunConfig
@@ -33,7 +33,7 @@ NEW_RUN_FLAGS = ("overwrite", "init_from", "extend_vocabulary")  # flags that --
 AVERAGES = ("average_epochs", "average_after_stall")  # of which a run has one
 BETWEEN_LAYERS = "between_keep_prob"  # without effect in a single layer
 PLACES_OF_DROPOUT = ("input_keep_prob", BETWEEN_LAYERS, "output_keep_prob")
-# Hyper-parameters, another one, and whether they have no effect with a value of that.
+# (flags, field, test): the flags change nothing where the test is true of the field's value.
 IDLE: Sequence[tuple[Sequence[str], str, Callable[[Any], bool]]] = (
     (("mogrifier_rounds", "mogrifier_rank"), "cell", lambda cell: cell != "mogrifier_lstm"),
     (("mogrifier_rank",), "mogrifier_rounds", lambda rounds: rounds == 0),
@@ -102,6 +102,9 @@ def with_given(config: Config, given: Mapping[str, Any]) -> Config:
 def check_effects(config: Config, given: Mapping[str, Any]) -> None:
     """Check that each given hyper-parameter has an effect in a configuration.
 
+    What only a run's few epochs leave idle is taken, such as an average that begins later: quick trials of a
+    long run give such flags.
+
     Raises:
         UserError: One has none.
     """
@@ -121,7 +124,8 @@ def with_fastest(
 ) -> tuple[RunConfig, str]:
     """Return a new run's configuration with the fastest model and precision, and a sentence that says why.
 
-    What a flag names stays; the sentence is empty if both are named. This imports the framework.
+    What a flag names stays; the sentence is empty if both are named. This imports the framework, once the
+    model is known to compute the cell.
 
     Args:
         config: Configuration by `new_config`, or by Start.config.
@@ -129,8 +133,9 @@ def with_fastest(
         ranks: Processes that train the run together.
 
     Raises:
-        UserError: The framework is not installed.
+        UserError: The model does not compute the cell, or the framework is not installed.
     """
+    config.choice.check_cell(config.hyperparameters.cell)  # before the framework is imported
     fixed = [name for name in fastest.OPEN if name in given]
     taken = fastest.choose(config.choice, config.hyperparameters, fixed=fixed, ranks=ranks)
     return dataclasses.replace(config, choice=taken.choice), taken.reason
@@ -154,12 +159,11 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
             raise UserError(
                 f"{flag_name(name)} would change the text of the run; a resumed run cannot do that"
             )
-    for name, value in contradictions(run, given).items():
+    for name, (here, there) in contradictions(run, given).items():
         if name not in RESUMABLE:
             raise UserError(
-                f"{flag_name(name)} {format_value(given[name])} differs from the run's "
-                f"{format_value(value)}; a resumed run can change "
-                f"{', '.join(map(flag_name, CHANGEABLE))} and nothing else"
+                f"{here} differs from the run's {there}; a resumed run can change {flag_list(CHANGEABLE)} "
+                "and nothing else"
                 + ("; --init-from starts a new run from its weights" if name in CHOICE_NAMES else "")
             )
     hyperparameters = run.hyperparameters.replace(
@@ -175,16 +179,21 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
     )
 
 
-def contradictions(run: RunConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the run's values of the given flags that say something else, by name.
+def contradictions(run: RunConfig, given: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return the given flags that say something else than a run: by name, the flag and the run's value.
 
-    Where several values describe the same layers, or the same embedding, each may be given. An embedding size
-    of 0 stands for the top layer's width.
+    Both are as a person types them; the value of a switch is its flag. Where several values describe the same
+    layers, or the same embedding, each may be given. An embedding size of 0 stands for the top layer's width.
     """
-    values = {**run.settings, **run.hyperparameters.given_sizes}
+    values, meant = {**run.settings, **run.hyperparameters.given_sizes}, dict(given)
     if given.get("embedding_size") == 0:
-        given = {**given, "embedding_size": run.hyperparameters.hidden_sizes[-1]}  # what 0 stands for
-    return {name: values[name] for name in given if name in values and given[name] != values[name]}
+        meant["embedding_size"] = run.hyperparameters.hidden_sizes[-1]  # what 0 stands for
+    found = {}
+    for name in given:
+        if name in values and meant[name] != (value := values[name]):
+            here, there = (" ".join(command_words(name, each)) for each in (given[name], value))
+            found[name] = here, there if isinstance(value, bool) else format_value(value)
+    return found
 
 
 def with_global_batch(given: dict[str, Any], devices: int) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ptb_lm.common.flags import command_words, flag_name
 from ptb_lm.data.preparation import PTB, Preparation, is_path
 from ptb_lm.model import fastest, frameworks
 from ptb_lm.model.choice import CHOICE_NAMES
 from ptb_lm.model.config import HYPERPARAMETERS, Config
-from ptb_lm.model.hyperparameter import flag_name
 from ptb_lm.model.presets import RECIPES
 from ptb_lm.training.run_config import PLACES, RunConfig
 from ptb_lm.training.run_flags import new_config
@@ -62,12 +62,8 @@ def _text(config: RunConfig) -> Iterator[str]:
 def _differences(config: Config | Preparation, beside: Config | Preparation) -> Iterator[str]:
     for name in (each.name for each in dataclasses.fields(config)):
         value = getattr(config, name)
-        if value == getattr(beside, name):
-            continue
-        if isinstance(value, bool):
-            yield flag_name(name) if value else flag_name(name).replace("--", "--no-", 1)
-        else:
-            yield from (flag_name(name), f"{value:g}" if _is_short(value) else str(value))
+        if value != getattr(beside, name):
+            yield from command_words(name, f"{value:g}" if _is_short(value) else value)
 
 
 def _is_short(value: object) -> bool:

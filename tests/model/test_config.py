@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.model.config import Config
-from ptb_lm.model.hyperparameter import flag_name
+from ptb_lm.common.flags import flag_name
+from ptb_lm.model import parameters
+from ptb_lm.model.config import HYPERPARAMETERS, Config
+from ptb_lm.model.hyperparameter import Hyperparameter
 from ptb_lm.model.presets import PRESETS, RECIPES, SMALL
 
 # tensorflow/models, tutorials/rnn/ptb/ptb_word_lm.py.
@@ -260,6 +262,25 @@ def test_awd_is_as_published() -> None:
     assert awd.variational
     longer = awd.replace(epochs=750)  # as its README has it for WikiText-2
     assert {longer.learning_rate_at(epoch) for epoch in range(longer.epochs)} == {awd.learning_rate}
+
+
+def test_what_changes_the_shapes_of_weights_is_structural() -> None:
+    """So --init-from refuses it."""
+    base = SMALL.replace(cell="mogrifier_lstm")
+    for each in HYPERPARAMETERS:
+        other = base.replace(**{each.name: another_value(each, getattr(base, each.name))})
+        changes_shapes = parameters.shapes(other, 9) != parameters.shapes(base, 9)
+        assert changes_shapes == each.structural, each.name
+
+
+def another_value(of: Hyperparameter, value: Any) -> Any:
+    if of.is_sequence:
+        return (5, 6)
+    if of.kind is str:
+        return next(name for name in of.choices if name != value)
+    if of.kind is bool:
+        return not value
+    return value + 1 if of.kind is int else value / 2 or 0.5
 
 
 def test_a_configuration_cannot_be_changed() -> None:

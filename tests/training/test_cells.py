@@ -12,6 +12,7 @@ from support import assert_arrays, installed
 from ptb_lm import evaluate, train
 from ptb_lm.model import cells
 from ptb_lm.model.cells import CELLS
+from ptb_lm.model.choice import Choice
 from ptb_lm.training import tensors
 
 pytestmark = pytest.mark.slow
@@ -92,9 +93,10 @@ def test_another_cell_is_refused_on_resume(run: Path, capsys: pytest.CaptureFixt
     assert f"run's {run.name};" in problem
 
 
-def test_a_model_that_does_not_compute_the_cell_is_refused(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_model_that_does_not_compute_the_cell_is_refused_before_its_framework_is_imported(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delattr(Choice, "import_function")
     flags: list[Any] = ["--data", data, "--run-dir", tmp_path / "new", "--cell", "layer_norm_lstm"]
     flags += ["--model", "cudnn"]
     problem = runs.refusal(capsys, train, *flags)

@@ -217,6 +217,7 @@ def test_an_unknown_word_is_refused_with_advice(
             "--layer-init-scale would change nothing: --init-from begins with the weights of {}",
         ),
         (("--cell", "gru"), "--cell gru contradicts the run {}, which has lstm"),
+        (("--tie-weights",), "--tie-weights contradicts the run {}, which has --no-tie-weights"),
         (("--config", "medium"), "--config medium contradicts the run {}, which has small"),
         (
             ("--min-count", 2),

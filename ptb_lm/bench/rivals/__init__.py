@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Collection
 
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.flags import flag_name
 from ptb_lm.model.config import Config
-from ptb_lm.model.hyperparameter import flag_name
 
 # Hyper-parameters that a plain loop follows, and those that are no part of a step. All others, today's and
 # later ones, must have their default: a rival that ignored one in silence would be fast.
