@@ -116,6 +116,15 @@ def output_problem(path: Path | None, *, overwrite: bool) -> str:
     return "" if overwrite else f"{path} exists; --overwrite replaces it"
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return numbers that another file in this place would not have; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
 @contextlib.contextmanager
 def name_in_errors(path: Path) -> Iterator[None]:
     """Make an error of reading or writing a file name the file, as an error of opening it does."""

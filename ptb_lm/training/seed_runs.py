@@ -1,29 +1,24 @@
 """The runs of several seeds: which exist, whether the flags are theirs, and what is left to train."""
 
-import contextlib
 import dataclasses
-import multiprocessing
-from collections.abc import Collection, Sequence
-from concurrent.futures import ProcessPoolExecutor
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ptb_lm.common import cli
+from ptb_lm.common import cli, files
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.corpus import Corpus
+from ptb_lm.common.flags import command_words
 from ptb_lm.data.preparation import effective_settings
-from ptb_lm.model import parameters
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.fastest import OPEN
-from ptb_lm.model.hyperparameter import flag_name
-from ptb_lm.training import processes, run_data, run_folders
+from ptb_lm.training import run_data, run_folders
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_config import PLACES, RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import NEW_RUN_FLAGS
-from ptb_lm.training.window_plan import WindowPlan
 
-_HYPERPARAMETER_NAMES = {each.name for each in HYPERPARAMETERS}
+_HYPERPARAMETERS = {each.name for each in HYPERPARAMETERS}
 
 
 def with_earlier_choice(given: dict[str, Any], seeds: Sequence[int], choice: Choice) -> dict[str, Any]:
@@ -47,105 +42,99 @@ def with_earlier_choice(given: dict[str, Any], seeds: Sequence[int], choice: Cho
 
 
 def remaining_commands(
-    runs: dict[int, RunDirectory],
-    configs: dict[int, RunConfig],
-    start: Start | None,
-    given: dict[str, Any],
-    *,
-    trains_here: bool = True,
+    runs: Mapping[int, RunDirectory], config: RunConfig, start: Start | None, given: Mapping[str, Any]
 ) -> dict[int, list[str]]:
     """Return the arguments that start or continue the runs that are not finished, by seed.
 
-    Runs to overwrite are cleared here, before the first seed trains: if it is stopped, the next command takes
-    none of them for a new one.
+    Nothing is written: a run to overwrite stays until its successor begins.
 
     Args:
         runs: Folders of the runs, by seed.
-        configs: Configurations that the flags ask for, by seed.
+        config: Configuration that the flags ask for, of any seed.
         start: Run whose weights they start from.
         given: Flags by name.
-        trains_here: False if other processes train, so that this one holds no memory of a GPU.
 
     Raises:
-        UserError: A folder has a run of other flags, or something else; the text cannot be read; or the runs
-            that replace others cannot begin.
+        UserError: A folder has a run of other flags, or something else; another process is at work in it; or
+            the text cannot be read.
     """
-    existing = {seed: run for seed, run in runs.items() if _has_trained(run)}
     overwrite, init_from = bool(given.get("overwrite")), start.directory.weights if start else None
+    existing = [seed for seed, run in runs.items() if _has_trained(run) and not overwrite]
     if existing:
-        config = next(iter(configs.values()))  # all read the same text
-        words, extend = start.vocabulary if start else None, bool(given.get("extend_vocabulary"))
-        corpus = run_data.load_first(config, words, extend=extend)
-        configs = {seed: _with_origins(each, corpus, start) for seed, each in configs.items()}
+        config = _with_origins(config, start, extend=bool(given.get("extend_vocabulary")))
     flags = {name: value for name, value in given.items() if name not in ("seeds", "jobs", "run_dir")}
     commands = {}
     for seed, run in runs.items():
-        if seed in existing and not overwrite:
-            command = _resume_command(run, configs[seed], flags)
+        if seed in existing:
+            command = _resume_command(run, seed, config, flags)
         else:
             run_folders.refuse_existing(run.path, overwrite=overwrite, init_from=init_from)
+            if run.state.parent.is_dir():
+                with run.lock():  # another process in it is told of before the first seed trains
+                    pass
             command = command_line({**flags, "seed": seed, "run_dir": run.path})
         if command is not None:
             commands[seed] = command
-    if existing and overwrite:
-        _check_begins(config, corpus, given, trains_here=trains_here)
-        _clear(existing.values())
     return commands
 
 
-def command_line(given: dict[str, Any]) -> list[str]:
+def how_to_continue(
+    given: dict[str, Any], runs: Mapping[int, RunDirectory], before: Mapping[int, object], choice: Choice
+) -> str:
+    """Return the command that continues all seeds.
+
+    With --overwrite there may be two: one that replaces the runs that no other has replaced yet, and one that
+    keeps those that have begun.
+
+    Args:
+        given: Flags by name, --run-dir among them.
+        runs: Folders of the runs, by seed.
+        before: Identity of each config.json before the first seed was trained, by seed.
+        choice: Choices of the flags.
+    """
+    replace = bool(given.get("overwrite"))
+    waiting = [seed for seed, run in runs.items() if replace and files.identity(run.config) == before[seed]]
+    begun = [seed for seed in runs if seed not in waiting]
+    again = {**given, "overwrite": False}
+    commands = [again] if begun else []
+    if waiting:
+        alike = with_earlier_choice(again, begun, choice)
+        commands.insert(0, {**alike, "seeds": waiting, "overwrite": True})
+    return " && ".join(
+        f"{cli.command_name('train')} {shlex.join(command_line(command))}" for command in commands
+    )
+
+
+def command_line(given: Mapping[str, Any]) -> list[str]:
     """Return the command line that gives these values by name."""
-    line: list[str] = []
-    for name, value in given.items():
-        flag = flag_name(name)
-        if isinstance(value, bool):
-            if value:
-                line.append(flag)
-            elif name in _HYPERPARAMETER_NAMES:  # only hyper-parameters have a --no- flag
-                line.append(flag.replace("--", "--no-", 1))
-        elif isinstance(value, list | tuple):
-            line += [flag, *map(str, value)]
-        else:
-            line += [flag, str(value)]
-    return line
+    # Only hyper-parameters have a --no- flag.
+    kept = {name: value for name, value in given.items() if value is not False or name in _HYPERPARAMETERS}
+    return [word for name, value in kept.items() for word in command_words(name, value)]
 
 
 def _has_trained(directory: RunDirectory) -> bool:
-    """Return whether there is a run that has existing."""
+    """Return whether a run there has saved a state, so that something would be lost."""
     return directory.config.exists() and not directory.is_expendable()
 
 
-def _with_origins(config: RunConfig, corpus: Corpus, start: Start | None) -> RunConfig:
+def _with_origins(config: RunConfig, start: Start | None, *, extend: bool) -> RunConfig:
     """Return a configuration as a new run records it: with the origins of its text and of its weights."""
+    corpus = run_data.load_first(config, start.vocabulary if start else None, extend=extend)
     config = run_data.with_source(config, corpus, own_words=start is None)
     return dataclasses.replace(config, init_from=start.record(corpus)) if start else config
 
 
-def _check_begins(config: RunConfig, corpus: Corpus, given: dict[str, Any], *, trains_here: bool) -> None:
-    """Check that a run can begin, as far as that can be known before its model is built.
-
-    Raises:
-        UserError: It cannot.
-    """
-    WindowPlan(corpus, config.hyperparameters, seed=config.choice.seed)  # refuses a split that is too short
-    parameters.check_fits(config.hyperparameters, len(corpus.vocabulary))
-    processes.check_devices(given, config.hyperparameters.batch_size)
-    config.choice.check_cell(config.hyperparameters.cell)
-    if trains_here:
-        config.choice.check_device()
-    else:
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
-            other.submit(config.choice.check_device).result()
-
-
-def _resume_command(directory: RunDirectory, config: RunConfig, flags: dict[str, Any]) -> list[str] | None:
+def _resume_command(
+    directory: RunDirectory, seed: int, config: RunConfig, flags: dict[str, Any]
+) -> list[str] | None:
     """Return the arguments that continue a run; None if it is finished.
 
     Raises:
         UserError: It is not a run of these flags, or its state is gone.
     """
     path, epochs = directory.path, config.hyperparameters.epochs
-    found = differences(directory.read_config(), config)
+    here = dataclasses.replace(config, choice=dataclasses.replace(config.choice, seed=seed))
+    found = differences(directory.read_config(), here)
     result = directory.read_result()
     if result and result["epochs"] > epochs:
         found.append(f"epochs {result['epochs']} there, {epochs} here")
@@ -155,22 +144,14 @@ def _resume_command(directory: RunDirectory, config: RunConfig, flags: dict[str,
             "or --overwrite"
         )
     if result and result["epochs"] == epochs:
-        cli.remark(f"seed {config.choice.seed} has ended, in {path}")
+        cli.remark(f"seed {seed} has ended, in {path}")
         return None
     if not directory.state.exists():
         raise UserError(
             f"{directory.state} is missing, and the run cannot continue to epoch {epochs} without it"
         )
     kept = {name: value for name, value in flags.items() if name not in NEW_RUN_FLAGS}
-    return command_line({**kept, "seed": config.choice.seed, "epochs": epochs, "resume": path})
-
-
-def _clear(directories: Collection[RunDirectory]) -> None:
-    with contextlib.ExitStack() as locks:
-        for directory in directories:
-            locks.enter_context(directory.lock())
-        for directory in directories:
-            directory.clear()
+    return command_line({**kept, "seed": seed, "epochs": epochs, "resume": path})
 
 
 def differences(there: RunConfig, here: RunConfig) -> list[str]:

@@ -1,10 +1,10 @@
 """One run per seed, one after the other or several at a time, and the mean of their perplexities."""
 
 import contextlib
+import gc
 import os
 import re
 import selectors
-import shlex
 import signal
 import subprocess
 import sys
@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from ptb_lm.common import cli, signals, streams
-from ptb_lm.common.errors import DivergenceError, UserError
+from ptb_lm.common import cli, files, signals, streams
+from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
 from ptb_lm.common.program import TYPED_COMMAND
 from ptb_lm.common.signals import StopRequest
 from ptb_lm.model.frameworks import AUTO
@@ -46,51 +46,55 @@ def train(given: dict[str, Any], train_one: TrainOne) -> int:
     given = with_global_batch(given, given.get("devices", 1))
     start = Start.read(given["init_from"]) if "init_from" in given else None
     make_config = start.config if start else new_config
-    given = seed_runs.with_earlier_choice(given, seeds, make_config({**given, "seed": seeds[0]}).choice)
-    configs = {seed: make_config({**given, "seed": seed}) for seed in seeds}  # refuses what is impossible
-    run_data.check_folder(configs[seeds[0]])
+    given = seed_runs.with_earlier_choice(given, seeds, make_config(given).choice)
+    config = make_config(given)  # of all seeds; refuses what is impossible
+    run_data.check_folder(config)
     # Where other processes train, they choose: this one would hold a part of the GPU's memory to its end.
     trains_here = jobs == 1 and not processes.should_start(given)
     if trains_here:
-        ranks = Ranks(given.get("devices", 1))
-        configs = {seed: with_fastest(config, given, ranks)[0] for seed, config in configs.items()}
+        config, _ = with_fastest(config, given, Ranks(given.get("devices", 1)))
     extend = bool(given.get("extend_vocabulary"))  # which draws the weights of new words
-    if start and len(seeds) > 1 and not _is_random(configs[seeds[0]], start, extend=extend):
+    if start and len(seeds) > 1 and not _is_random(config, start, extend=extend):
         raise UserError(
             "--seeds would train the same run for each seed: the weights are those of --init-from, and "
-            f"without dropout{' or new words' * extend} nothing else is drawn"
+            f"without dropout{' or new words' * extend} or --vary-num-steps nothing else is drawn"
         )
     if trains_here:
         # Imported before there is a folder: meanwhile a signal ends the process at once.
-        configs[seeds[0]].choice.builder()
+        config.choice.builder()
     model = None if trains_here else given.get("model", AUTO)
-    folder = given.get("run_dir") or run_folders.create_folder(
-        run_folders.default_path(configs[seeds[0]], model=model)
-    )
-    command = shlex.join(seed_runs.command_line({**given, "run_dir": folder, "overwrite": False}))
-    again = f"{cli.command_name('train')} {command}"
+    is_new = "run_dir" not in given
+    folder = given.get("run_dir") or run_folders.create_folder(run_folders.default_path(config, model=model))
+    given = {**given, "run_dir": folder}
     runs = {seed: RunDirectory(folder / f"seed-{seed}") for seed in seeds}
-    commands = seed_runs.remaining_commands(runs, configs, start, given, trains_here=trains_here)
+    before = {seed: files.identity(run.config) for seed, run in runs.items()}
+    commands = seed_runs.remaining_commands(runs, config, start, given)
+
+    def tell_how_to_continue() -> None:
+        again = seed_runs.how_to_continue(given, runs, before, config.choice)
+        streams.tell(f"all seeds continue with: {again}")
+
     try:
         statuses = _train_in_turn(commands, train_one) if jobs == 1 else _train_in_parallel(commands, jobs)
     except signals.Stopped as stop:
-        streams.tell(f"all seeds continue with: {again}")
+        tell_how_to_continue()
         return stop.exit_status
     finally:
-        if "run_dir" not in given:
+        if is_new:
             with contextlib.suppress(OSError):  # something was wrong, and no run came into it
                 folder.rmdir()
     failures = [seed for seed, status in statuses.items() if status]
     _report([run for seed, run in runs.items() if seed not in failures], failures, folder)
     if any(status > 128 for status in statuses.values()):  # of a run that was killed
-        streams.tell(f"all seeds continue with: {again}")
+        tell_how_to_continue()
     return max((cli.EXIT_FAILED if status > 128 else status for status in statuses.values()), default=0)
 
 
 def _is_random(config: RunConfig, start: Start, *, extend: bool) -> bool:
-    """Return whether a run from another's weights draws anything: masks, or weights of new words."""
-    if config.hyperparameters.has_dropout or not extend:
-        return config.hyperparameters.has_dropout
+    """Return whether a run from another's weights draws anything: masks, windows, or weights of new words."""
+    draws_in_training = config.hyperparameters.has_dropout or config.hyperparameters.vary_num_steps
+    if draws_in_training or not extend:
+        return draws_in_training
     corpus = run_data.load_first(config, start.vocabulary, extend=True)
     return len(corpus.vocabulary) > len(start.vocabulary)
 
@@ -126,10 +130,11 @@ def _train_in_turn(commands: dict[int, list[str]], train_one: TrainOne) -> dict[
         cli.remark(f"seed {seed}, {number} of {len(commands)}")
         try:
             statuses[seed] = train_one(command)
-        except DivergenceError as error:  # which says nothing of the others
+        except (DivergenceError, LostRankError) as error:  # which say nothing of the others
             streams.tell(f"seed {seed}: {error}")
             statuses[seed] = cli.EXIT_FAILED
-        # A signal in a run's last moments lets it end, and is for those that are left.
+        gc.collect()  # the model is in circles, and would be kept beside the next one
+        # A signal that comes as a run ends does not stop that run; it stops those that are left.
         heard = signals.answered_signal if number < len(commands) else None
         if statuses[seed] > 128 or heard:
             raise signals.Stopped(heard or statuses[seed] - 128)

@@ -11,7 +11,7 @@ import safetensors
 import safetensors.numpy
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.files import atomic_write
+from ptb_lm.common.files import atomic_write, identity
 from ptb_lm.model.backend import Arrays
 from ptb_lm.training.metrics import JsonObject, Progress
 
@@ -115,20 +115,11 @@ def with_digest(path: Path, read: Callable[[], Read]) -> tuple[Read, str]:
     A run that still trains may replace the file between the two looks at it.
     """
     while True:
-        before = _identity(path)
+        before = identity(path)
         found = read()
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        if _identity(path) == before:
+        if identity(path) == before:
             return found, digest
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return numbers that another file in this place would not have; None if there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
 
 
 def _digest(arrays: Arrays, metadata: Mapping[str, Any]) -> str:

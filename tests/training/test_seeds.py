@@ -1,6 +1,7 @@
 """Runs of several seeds: each is as if it were alone; their mean; how they go on."""
 
 import contextlib
+import gc
 import os
 import shlex
 import shutil
@@ -9,6 +10,8 @@ import statistics
 import subprocess
 import sys
 import time
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,13 +19,13 @@ import runs
 
 from ptb_lm import train
 from ptb_lm.common import files, signals
-from ptb_lm.common.errors import UserError
+from ptb_lm.common.errors import LostRankError, UserError
 from ptb_lm.common.signals import StopRequest
 from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.ranks import Ranks
 from ptb_lm.model.rules import Machine
 from ptb_lm.torch_backend import runtime
-from ptb_lm.training import run_folders, seed_runs, seeds, trainer
+from ptb_lm.training import run_flags, run_folders, seed_runs, seeds, trainer
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -185,6 +188,39 @@ def test_a_seed_that_diverges_does_not_stop_the_others(
     assert f"test perplexity of 1 seed: {value:.2f}\n" in out
 
 
+def test_a_seed_whose_processes_are_killed_does_not_stop_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def train_one(command: list[str]) -> int:
+        if command == ["1"]:
+            raise LostRankError("rank 0 of 2 has ended", speaker=True)
+        return 0
+
+    assert seeds._train_in_turn({1: ["1"], 2: ["2"]}, train_one) == {1: 1, 2: 0}
+    assert capsys.readouterr().err == "seed 1: rank 0 of 2 has ended\n"
+
+
+def test_a_model_is_gone_when_the_next_is_built() -> None:
+    """Though it is a part of itself, as training steps are."""
+
+    class Model:
+        def __init__(self) -> None:
+            self.itself = self
+
+    models: list[weakref.ref[Model]] = []
+
+    def train_one(_: list[str]) -> int:
+        assert not any(earlier() for earlier in models)
+        models.append(weakref.ref(Model()))
+        return 0
+
+    gc.disable()  # so that it does not happen by itself
+    try:
+        seeds._train_in_turn({1: [], 2: []}, train_one)
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize(
     ("flags", "key"),
     [
@@ -245,6 +281,13 @@ def test_runs_of_other_settings_are_refused(
     assert runs.files(both) == before
 
 
+def test_a_run_of_another_seed_is_refused(
+    both: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(both / "seed-1", tmp_path / "seed-2")
+    assert "(seed 1 there, 2 here)" in refused(capsys, *runs.arguments(data, tmp_path, "--seeds", "2"))
+
+
 def test_the_batch_of_all_devices_and_the_text_count_not_flag_and_place(
     both: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,6 +310,10 @@ def test_seeds_that_change_nothing_are_refused(
     problem = refused(capsys, *flags, "--extend-vocabulary", "--run-dir", str(tmp_path / "tuned"))
     assert "dropout or new words" in problem, "the text has none"
     assert not (tmp_path / "tuned").exists()
+    given = train.parse_flags([*flags, "--num-steps", "10", "--vary-num-steps"])
+    commands: list[list[str]] = []
+    assert seeds.train({**given, "run_dir": tmp_path}, lambda command: bool(commands.append(command))) == 0
+    assert len(commands) == 2, "each seed has its own windows"
 
 
 def test_weights_to_start_from_count(
@@ -289,31 +336,47 @@ def test_weights_to_start_from_count(
     assert "test perplexity of 2 seeds" in capsys.readouterr().out
 
 
-def test_runs_that_are_overwritten_are_cleared_before_the_first_trains(
+def test_a_run_is_overwritten_when_its_successor_begins(
     both: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """So that the command that continues takes none of them for a new one."""
+    """A stop leaves the others as they are; a command replaces these, another continues what has begun."""
     folder = shutil.copytree(both, tmp_path / "both")
-    command = runs.arguments(data, folder, "--seeds", "1", "2", "--overwrite")
+    flags = runs.arguments(data, folder, "--seeds", "1", "2", "--learning-rate", "0.5", "--overwrite")
 
     def stopped(_: list[str]) -> int:
         raise signals.Stopped(signal.SIGTERM)
 
-    assert seeds.train(train.parse_flags(command), stopped) == 128 + signal.SIGTERM
-    (line,) = capsys.readouterr().err.splitlines()
-    again = line.partition("with: ")[2]
-    assert "--overwrite" not in again
-    trained = []
+    def stopped_in_training(command: list[str]) -> int:
+        begin(command)
+        return stopped(command)
 
-    def train_one(given: list[str]) -> int:
-        trained.append(given)
-        return 0
+    def begin(command: list[str]) -> None:
+        run = RunDirectory(folder / f"seed-{command[command.index('--seed') + 1]}")
+        config, words = run.read_config(), run.read_vocabulary()
+        run.create(run_flags.resumed_config(config, {"learning_rate": 0.5}), words)
+        run.state.touch()
 
-    assert seeds.train(train.parse_flags(shlex.split(again)[3:]), train_one) == 0
-    assert [command[-4:] for command in trained] == [
-        ["--seed", str(seed), "--run-dir", str(folder / f"seed-{seed}")] for seed in (1, 2)
+    def told(train_one: Callable[[list[str]], int]) -> list[list[str]]:
+        assert seeds.train(train.parse_flags(flags), train_one) == 128 + signal.SIGTERM
+        (line,) = capsys.readouterr().err.splitlines()
+        return [shlex.split(each)[3:] for each in line.partition("continue with: ")[2].split(" && ")]
+
+    (typed,) = told(stopped)
+    assert train.parse_flags(typed) == train.parse_flags(flags)
+    assert runs.files(folder) == runs.files(both)
+
+    others, every = told(stopped_in_training)
+    first = train.parse_flags(flags) | {"model": "cudnn", "precision": "fp32"}
+    assert train.parse_flags(others) == first | {"seeds": [2]}
+    assert train.parse_flags(every) == train.parse_flags(flags[:-1])
+    assert runs.files(folder / "seed-2") == runs.files(both / "seed-2")
+
+    begin(["--seed", "2"])
+    trained: list[list[str]] = []
+    assert seeds.train(train.parse_flags(every), lambda command: bool(trained.append(command))) == 0
+    assert [command[-2:] for command in trained] == [
+        ["--resume", str(folder / f"seed-{seed}")] for seed in (1, 2)
     ]
-    assert "test perplexity" not in capsys.readouterr().out
 
 
 def test_runs_that_start_from_the_package_s_own_run_are_overwritten(both: Path, tmp_path: Path) -> None:
@@ -337,17 +400,34 @@ def test_runs_that_start_from_the_package_s_own_run_are_overwritten(both: Path, 
         (("--cell", "layer_norm_lstm", "--model", "cudnn"), "torch cudnn"),
         (("--devices", "3"), "--batch-size 4 "),
         (("--execution", "graph"), "--execution graph"),
-        (("--execution", "graph", "--jobs", "2"), "--execution graph"),
         (("--precision", "tf32"), "--precision tf32"),
         (("--reduce-precision", "bf16"), "--reduce-precision bf16"),
+        (("--extend-vocabulary",), "--extend-vocabulary needs --init-from"),
     ],
 )
-def test_nothing_is_cleared_for_runs_that_cannot_begin(
+def test_nothing_is_lost_for_runs_that_cannot_begin(
     flags: tuple[str, ...], problem: str, both: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = runs.files(both)
     given = runs.arguments(data, both, "--seeds", "1", "2", "--overwrite", *flags)
     assert refused(capsys, *given).startswith(problem)
+    assert runs.files(both) == before
+
+
+def test_nothing_is_lost_where_other_processes_cannot_begin(
+    both: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = runs.files(both)
+    flags = ("--overwrite", "--execution", "graph", "--jobs", "2")
+    assert train.main(runs.arguments(data, both, "--seeds", "1", "2", *flags)) == 2
+    assert capsys.readouterr().out.count(": --execution graph") == 2
+    assert runs.files(both) == before
+
+
+def test_another_process_is_told_of_before_the_first_run_is_replaced(
+    both: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = runs.files(both)
     with files.lock(both / "seed-2" / "state"):
         problem = refused(capsys, *runs.arguments(data, both, "--seeds", "1", "2", "--overwrite"))
     assert str(both / "seed-2") in problem
