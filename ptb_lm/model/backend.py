@@ -66,7 +66,7 @@ class Model(ABC):
 
     @abstractmethod
     def export_weights(self) -> Arrays:
-        """Return the parameters by canonical name (model/parameters.py), in the precision of the model."""
+        """Return the parameters by canonical name (model/parameters.py): float64 in fp64, else float32."""
 
     @abstractmethod
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
@@ -236,12 +236,15 @@ def build(
 
     Raises:
         UserError: The model does not compute the configuration's cell; or the framework is not installed, or
-            its device is missing or cannot do what was chosen; or `check_not_forked` raises it.
+            does not train on several processes or devices; or its device is missing or cannot do what was
+            chosen; or `check_not_forked` raises it.
     """
     check_not_forked()
     choice.check_cell(config.cell)
     if ranks.size > 1 and not choice.framework_row.join:
         raise UserError(f"{choice.framework} trains in one process here; --framework torch trains in several")
+    if ranks.devices > 1 and not choice.framework_row.trains_on_devices:
+        raise UserError(f"{choice.framework} trains on one device in each process")
     together = {"ranks": ranks} if ranks.size * ranks.devices > 1 else {}
     backend: Backend = choice.builder()(config, weights, choice, **together)
     return backend

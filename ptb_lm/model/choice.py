@@ -24,7 +24,7 @@ class Choice:
         unroll: The way that a loop over time enters the graph, a name in the row.
         device: "cpu", "cuda", or "auto", which is cuda if there is one.
         precision: A name in the row.
-        seed: The seed of the initial weights and of dropout.
+        seed: The seed of the initial weights, of dropout and of the windows of --vary-num-steps.
         registry: The frameworks to choose from.
 
     Raises:
@@ -84,7 +84,7 @@ class Choice:
             unroll: A name in the row; None: the first.
             device: "cpu", "cuda", or "auto".
             precision: A name in the row.
-            seed: The seed of the initial weights and of dropout.
+            seed: The seed of the initial weights, of dropout and of the windows of --vary-num-steps.
 
         Raises:
             UserError: As for the class.
@@ -141,18 +141,6 @@ class Choice:
         if precision in row.needs_cuda and not self.import_function(row.uses_cuda)(self.device):
             return False
         return precision in row.options(self.model)["precision"]
-
-    def check_device(self) -> None:
-        """Check that the framework is installed, and has a device for its execution and precision.
-
-        Raises:
-            UserError: It is not installed, there is no such device, or it cannot do what was chosen.
-        """
-        self.builder()
-        row = self.framework_row
-        if not row.uses_cuda or self.import_function(row.uses_cuda)(self.device):
-            return
-        row.check_on_cpu(execution=self.execution, precision=self.precision)
 
     def builder(self) -> Callable[..., Any]:
         """Return the framework's function of (config, weights, choice); this imports the framework.

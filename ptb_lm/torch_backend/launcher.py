@@ -54,10 +54,10 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(host.cores()) // processes)))
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(_list_heeded())
     try:
-        with _silence_library(), tempfile.NamedTemporaryFile("r") as continuation:
+        with _silence_library(), tempfile.NamedTemporaryFile() as continuation:
             os.environ[CONTINUATION] = continuation.name
             exit_codes, ended = _run(command, processes)
-            advice = continuation.read()
+            advice = os.fsdecode(continuation.read())
     except SignalException as stop:
         return 128 + stop.sigval
     except (RendezvousError, RuntimeError) as error:  # RuntimeError: of the network

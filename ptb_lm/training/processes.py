@@ -24,7 +24,8 @@ from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config, resumed_config
 
-DEFAULT = next(iter(FRAMEWORKS))  # where no flag names a framework, and no run that can be seen here
+# The framework if neither a flag names one nor a run that this machine can read.
+DEFAULT = next(iter(FRAMEWORKS))
 
 
 def find_launcher() -> tuple[str, int]:
@@ -106,22 +107,6 @@ def _batch_size(given: dict[str, Any]) -> int:
     else:
         run = new_config(given)
     return run.hyperparameters.batch_size
-
-
-def check_devices(given: Mapping[str, Any], batch_size: int) -> None:
-    """Check that --devices can share a batch, and that --reduce-precision is given for several devices only.
-
-    Args:
-        given: The flags, by name.
-        batch_size: Rows of all devices together.
-
-    Raises:
-        UserError: They cannot, or it is not.
-    """
-    devices = given.get("devices", 1)
-    on_devices = Choice.create(framework=_framework(given)).framework_row.trains_on_devices
-    check_divisible(batch_size, devices, what="devices" if on_devices else "processes")
-    _check_reduce_precision(devices, given.get("reduce_precision", REDUCE_PRECISIONS[0]))
 
 
 def _check_reduce_precision(devices: int, reduce_precision: str) -> None:
@@ -209,7 +194,7 @@ def tell_launcher(again: str, ranks: Ranks) -> None:
     file = os.environ.get(CONTINUATION)
     if file and ranks.is_first and ranks.size > 1:
         with contextlib.suppress(OSError):  # of a full disk; the run needs no such file
-            Path(file).write_text(again)
+            Path(file).write_bytes(os.fsencode(again))  # its path may be no text
 
 
 @contextlib.contextmanager
@@ -229,8 +214,11 @@ def _silent() -> Iterator[None]:
 
 
 def _framework(given: Mapping[str, Any]) -> str:
-    """Return the name of the framework that the flags mean; of a run on another machine, the first."""
-    for name in ("resume", "init_from"):
+    """Return the name of the framework that the flags mean; of a run on another machine, the first.
+
+    A flag changes the framework of --init-from. That of --resume stays.
+    """
+    for name in ("resume",) if "framework" in given else ("resume", "init_from"):
         if run := given.get(name):
             with contextlib.suppress(UserError):  # which is said later, by all
                 return run_folders.find(run).read_config().choice.framework

@@ -1,6 +1,7 @@
 """Processes that torchrun and TF_CONFIG start: which of both counts, and what an error names."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -15,7 +16,10 @@ from support import installed
 
 from ptb_lm import train
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.program import TYPED_COMMAND
+from ptb_lm.common.program import CONTINUATION, TYPED_COMMAND
+from ptb_lm.model import backend
+from ptb_lm.model.choice import Choice
+from ptb_lm.model.presets import SMALL
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.torch_backend import launcher
 from ptb_lm.torch_backend import ranks as torch_ranks
@@ -227,6 +231,33 @@ def test_one_device_sends_no_gradients_that_could_be_rounded(
     flags = ("--data", tmp_path / "missing", "--run-dir", tmp_path / "run", "--reduce-precision", "bf16")
     refused = runs.refusal(capsys, train, *flags, *more)
     assert refused.startswith("--reduce-precision bf16")
+
+
+@pytest.mark.parametrize("flag", ["resume", "init_from"])
+@pytest.mark.parametrize(("trained_by", "framework"), [("torch", "tensorflow"), ("tensorflow", "torch")])
+def test_a_flag_changes_the_framework_of_init_from_alone(
+    flag: str, trained_by: str, framework: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Only processes of torch are to be started for several devices."""
+    launch(monkeypatch)
+    run = runs.write_run(tmp_path / "run", ["<eos>", "a"], framework=trained_by)
+    given = {flag: run, "devices": 2}
+    assert processes.should_start(given) == (trained_by == "torch")
+    computes = framework if flag == "init_from" else trained_by
+    assert processes.should_start({**given, "framework": framework}) == (computes == "torch")
+
+
+def test_no_device_is_left_out_in_silence() -> None:
+    with pytest.raises(UserError, match="torch trains on one device"):
+        backend.build(SMALL, {}, Choice.create(), Ranks(2))
+
+
+def test_the_launcher_is_told_of_a_path_that_is_no_text(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(CONTINUATION, str(tmp_path / "file"))
+    processes.tell_launcher(os.fsdecode(b"continue with: r\xff"), Two())
+    assert (tmp_path / "file").read_bytes() == b"continue with: r\xff"
 
 
 def test_a_malformed_tf_config_is_refused(
