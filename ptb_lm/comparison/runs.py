@@ -3,7 +3,6 @@
 A group has the settings of its runs, and means of the figures that they reached.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from ptb_lm.common import streams
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import PENN_TREEBANK_SHA256
 from ptb_lm.data.preparation import PTB, effective_settings, is_path
-from ptb_lm.training import run_data, run_folders
+from ptb_lm.training import metrics, run_data, run_folders
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import NoEpochError
 
@@ -50,8 +49,7 @@ class Run:
     @property
     def words_per_second(self) -> float:
         """The words per second over all its epochs so far, as result.json has it."""
-        words = math.fsum(row["words_per_second"] * row["seconds"] for row in self.epochs)
-        return words / max(math.fsum(row["seconds"] for row in self.epochs), 1e-9)
+        return metrics.words_per_second(self.epochs)
 
     @property
     def device(self) -> str:

@@ -155,7 +155,7 @@ def widen_layers(config: Config, weights: Mapping[str, NDArray[Any]]) -> tuple[C
     A narrower layer gets further units, whose weights are zero: their state stays zero, and no score changes.
 
     Args:
-        config: Hyper-parameters, of a cell without layer normalisation.
+        config: Hyper-parameters, of the cell lstm or gru.
         weights: Canonical parameters.
     """
     units = max(config.hidden_sizes)

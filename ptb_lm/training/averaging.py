@@ -21,7 +21,10 @@ DECAY = 3
 
 
 def interval(steps_per_epoch: int) -> int:
-    """Return the training steps between two updates; fewer in a short epoch, so that each epoch has one."""
+    """Return the training steps between two updates.
+
+    They are fewer where epochs are short, so that each of the usual length has one.
+    """
     return min(AVERAGE_EVERY, steps_per_epoch)
 
 

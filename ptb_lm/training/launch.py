@@ -35,7 +35,8 @@ from ptb_lm.training.run_flags import (
 from ptb_lm.training.trainer import Trainer
 from ptb_lm.training.window_plan import WindowPlan
 
-# Settings that may differ between machines: the place of the text. The first process reads the first weights.
+# Keys that processes need not have alike: where the text lies (its digest is compared) and where the first
+# weights are (the first process reads them). The hyper-parameters are compared one by one, not as a table.
 MAY_DIFFER_PER_HOST = ("data", "source", "init_from", "hyperparameters")
 
 

@@ -4,7 +4,7 @@ Unknown keys of files are left alone: a later version may say more.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -256,6 +256,13 @@ def epoch_line(row: JsonObject, config: Config, *, last_rate: float) -> str:
     )
 
 
+def words_per_second(rows: Sequence[JsonObject]) -> float:
+    """Return the words per second of all epochs together, from their rows of metrics.jsonl."""
+    words: float = sum(row["words_per_second"] * row["seconds"] for row in rows)
+    seconds: float = sum(row["seconds"] for row in rows)
+    return words / max(seconds, 1e-9)
+
+
 def result(
     progress: Progress,
     *,
@@ -279,7 +286,6 @@ def result(
         seconds: Training time of all processes that worked on the run.
     """
     rows = progress.rows
-    tokens = sum(row["words_per_second"] * row["seconds"] for row in rows)
     return {
         "test_perplexity": test_perplexity,
         "valid_perplexity": progress.best_perplexity,
@@ -288,7 +294,7 @@ def result(
         "best_possible_perplexity": best_possible_perplexity,
         "best_epoch": progress.best_epoch,
         "epochs": progress.epoch,
-        "words_per_second": tokens / max(sum(row["seconds"] for row in rows), 1e-9),
+        "words_per_second": words_per_second(rows),
         "parameters": parameters,
         "engine": engine,
         "seconds": seconds,

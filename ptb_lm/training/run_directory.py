@@ -1,4 +1,4 @@
-"""A run directory. Only this module reads and writes the files of a run."""
+"""A run directory. This module alone decides what the files of a run hold, but for TensorBoard's."""
 
 import contextlib
 import functools
@@ -41,7 +41,7 @@ def _on_first(
 
     @functools.wraps(method)
     def shared(self: "RunDirectory", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        # The folder of the first process alone, whose methods may call each other.
+        # Without ranks: a method that calls another one must not wait for processes that are not in it.
         return self.ranks.run_on_first(lambda: method(RunDirectory(self.path), *args, **kwargs))
 
     return shared
