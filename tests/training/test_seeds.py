@@ -419,8 +419,8 @@ def test_nothing_is_lost_where_other_processes_cannot_begin(
 ) -> None:
     before = runs.files(both)
     flags = ("--overwrite", "--execution", "graph", "--jobs", "2")
-    assert train.main(runs.arguments(data, both, "--seeds", "1", "2", *flags)) == 2
-    assert capsys.readouterr().out.count(": --execution graph") == 2
+    assert train.main(runs.arguments(data, both, "--seeds", "2", *flags)) == 2
+    assert ": --execution graph" in capsys.readouterr().out
     assert runs.files(both) == before
 
 
