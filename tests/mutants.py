@@ -240,7 +240,7 @@ class SecondBiasTrained(Wrapped):
         for layer in getattr(self.model, "network", self.model).stack.layers:
             for suffix in layer.suffixes:
                 yield tuple(
-                    layer.module.get_parameter(f"bias_{kind}_{suffix}").detach() for kind in ("ih", "hh")
+                    layer.module.get_parameter(f"bias_{kind}{suffix}").detach() for kind in ("ih", "hh")
                 )  # type: ignore[misc]
 
 
