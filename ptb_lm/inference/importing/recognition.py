@@ -43,6 +43,8 @@ _EMBEDDING = re.compile("emb|encoder|lookup|wte", re.IGNORECASE)
 # The names of a softmax that have such a part, too: unembed, output_embedding, embed_out.
 _SOFTMAX = re.compile(r"(?:\b|_)(?:(?:un|de)_?emb|out(?:put)?(?:\b|_|emb))", re.IGNORECASE)
 
+_BIAS = re.compile(r"bias|(?:\b|_)b(?:\b|_)", re.IGNORECASE)  # also softmax_b, out.b
+
 
 def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Arrays, str]:
     """Return a model from elsewhere in a run's form.
@@ -165,7 +167,7 @@ def _embedding_and_softmax(
         name: array
         for name, array in others.items()
         if array.shape == square[:1]
-        and ("bias" in "".join(name).lower() or (name[1] == "1" and (name[0], "0") in tables))
+        and (_BIAS.search("".join(name)) or (name[1] == "1" and (name[0], "0") in tables))
     }
     if strange := {"".join(name): others[name] for name in others if name not in {*biases, *tables}}:
         raise UserError(
