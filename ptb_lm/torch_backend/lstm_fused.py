@@ -123,11 +123,11 @@ def _backward_by_kernels(ctx: Any, d_output_PH: Tensor, d_c_last_BH: Tensor) -> 
     kernels: Kernels = ctx.kernels
     _, _, recurrent_kernel, gates_PG, _, c_all = ctx.saved_tensors
     # The last h is among the outputs, and its gradient among theirs.
-    d_h_BH, d_c_BH = torch.zeros_like(d_c_last_BH), d_c_last_BH.clone(memory_format=torch.contiguous_format)
+    d_c_BH = d_c_last_BH.clone(memory_format=torch.contiguous_format)
     if d_output_PH.stride(1) != 1:
         d_output_PH = d_output_PH.contiguous()
-    d_gates_PG = kernels.lstm_backward(
-        gates_PG, c_all, d_output_PH, recurrent_kernel, d_h_BH, d_c_BH, ctx.running
+    d_gates_PG, d_h_BH = kernels.lstm_backward(
+        gates_PG, c_all, d_output_PH, recurrent_kernel, d_c_BH, ctx.running
     )
     return d_gates_PG, d_h_BH.to(gates_PG.dtype), d_c_BH
 

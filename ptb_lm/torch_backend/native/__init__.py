@@ -89,18 +89,18 @@ class Kernels:
         c: Tensor,
         d_output_PH: Tensor,
         kernel_HG: Tensor,
-        d_h_BH: Tensor,
         d_c_BH: Tensor,
         batch_sizes: Sequence[int],
-    ) -> Tensor:
-        """Return the gradient with respect to the gates before their nonlinearities, [P, G].
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradients with respect to the gates before their nonlinearities, and h_0 in float32.
+
+        They are [P, G] and [B, H].
 
         Args:
             gates_PG: The gates' activations, as `lstm_forward` left them.
             c: [B + P, H] in float32, as `lstm_forward` left it.
             d_output_PH: The gradient with respect to the outputs; its rows may lie apart.
             kernel_HG: The recurrent kernel.
-            d_h_BH: Float32. In: dL/dh_T, without the part through the outputs. Out: dL/dh_0.
             d_c_BH: Float32. In: dL/dc_T, without the part through the outputs. Out: dL/dc_0.
             batch_sizes: Number of samples that have a step, for each of T.
         """
@@ -109,28 +109,20 @@ class Kernels:
         check(gates_PG, dtype, steps, 4 * hidden)
         check(kernel_HG, dtype, hidden, 4 * hidden)
         check(c, torch.float32, samples + steps, hidden)
-        for d_state_BH in (d_h_BH, d_c_BH):
-            check(d_state_BH, torch.float32, samples, hidden)
+        check(d_c_BH, torch.float32, samples, hidden)
         if d_output_PH.stride(1) != 1 or (d_output_PH.dtype, d_output_PH.shape) != (dtype, (steps, hidden)):
             raise ValueError("the gradient with respect to the outputs does not fit them")
-        blocks = -(-hidden // (2 * self.lanes))
-        packed_kernel = kernel_HG.new_empty(blocks * 2 * self.lanes * 4 * hidden)
+        width = -(-hidden // (2 * self.lanes)) * 2 * self.lanes  # of whole blocks
+        packed_kernel = kernel_HG.new_empty(width * 4 * hidden)
         d_gates_PG = torch.empty_like(gates_PG)
+        d_h = torch.zeros(samples, width, dtype=torch.float32, device="cpu")
         self.call(
             "lstm_backward",
             gates_PG.dtype,
             *(len(batch_sizes), list_integers(batch_sizes), hidden, gates_PG, c),
-            *(
-                d_output_PH,
-                d_output_PH.stride(0),
-                kernel_HG,
-                packed_kernel,
-                d_gates_PG,
-                d_h_BH,
-                d_c_BH,
-            ),
+            *(d_output_PH, d_output_PH.stride(0), kernel_HG, packed_kernel, d_gates_PG, d_h, d_c_BH),
         )
-        return d_gates_PG
+        return d_gates_PG, d_h[:, :hidden]
 
     def cross_entropy(self, logits_NV: Tensor, targets_N: Tensor, *, gradient: bool) -> Tensor:
         """Return the negative log likelihood of each target [N], in nats and float32.

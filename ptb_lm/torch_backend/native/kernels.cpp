@@ -217,9 +217,6 @@ struct Share {
   }
 };
 
-// The number of units in a block of a thread, forward and backward.
-constexpr int64_t FORWARD = LANES, BACKWARD = 2 * LANES;
-
 // The first row of each step: of its input and its output in a state [B + P], and of the step in an array [P].
 struct Steps {
   std::vector<int64_t> before, after, packed;
@@ -235,17 +232,20 @@ struct Steps {
   }
 };
 
-// Transposes a matrix of 32-bit numbers [rows, columns] to [columns, BACKWARD]; columns beyond `rows` are zero.
+// The columns that a thread computes at once.
+constexpr int64_t WIDE = 2 * LANES;
+
+// Transposes a matrix of 32-bit numbers [rows, columns] to [columns, WIDE]; columns beyond `rows` are zero.
 inline void transpose(int64_t rows, int64_t columns, const void* from, void* to) {
   constexpr int64_t PIECE = 64;
   const char* source = static_cast<const char*>(from);
   char* target = static_cast<char*>(to);
   for (int64_t start = 0; start < columns; start += PIECE)
-    for (int64_t row = 0; row < BACKWARD; ++row)
+    for (int64_t row = 0; row < WIDE; ++row)
       for (int64_t column = start; column < std::min(columns, start + PIECE); ++column) {
         uint32_t number = 0;
         if (row < rows) std::memcpy(&number, source + (row * columns + column) * 4, 4);
-        std::memcpy(target + (column * BACKWARD + row) * 4, &number, 4);
+        std::memcpy(target + (column * WIDE + row) * 4, &number, 4);
       }
 }
 
@@ -257,6 +257,57 @@ inline Words columns(const float* row, const float*, int64_t count) {
 inline Words columns(const bfloat16* row, const bfloat16* next, int64_t count) {
   const Words high = next ? reinterpret_cast<Words>(load(next, count)) : Words{};
   return reinterpret_cast<Words>(load(row, count)) >> 16 | high;
+}
+
+// Packs a block of B[K, N] of some vectors of columns: vector v of row k begins at `from(v) + k * apart`, and holds
+// `count(v)` columns. What is beyond them, and rows from K to `rows`, are zeros.
+template <class T, class From, class Count>
+void pack(int64_t vectors, int64_t rows, int64_t K, int64_t apart, T* to, From from, Count count) {
+  for (int64_t k = 0; k < rows; k += PAIR<T>)
+    for (int64_t v = 0; v < vectors; ++v, to += LANES * PAIR<T>) {
+      const T* const row = from(v) + k * apart;
+      const Words some = k < K && count(v) > 0 ? columns(row, k + 1 < K ? row + apart : nullptr, count(v)) : Words{};
+      std::memcpy(to, &some, sizeof some);
+    }
+}
+
+// The same of a matrix [K, N] whose rows lie one after the other, and of a block of its columns.
+template <class T>
+void pack(int64_t block, int64_t rows, int64_t K, int64_t N, const T* matrix, T* packed) {
+  auto first = [&](int64_t v) { return block * WIDE + v * LANES; };
+  pack(
+      2, rows, K, N, packed + block * rows * WIDE, [&](int64_t v) { return matrix + first(v); },
+      [&](int64_t v) { return std::min<int64_t>(LANES, N - first(v)); });
+}
+
+// The same of a kernel [K, G]: a block holds the four gates of as many units as there are lanes.
+template <class T>
+void pack_gates(int64_t block, int64_t rows, int64_t K, int64_t hidden, const T* kernel, T* packed) {
+  pack(
+      4, rows, K, 4 * hidden, packed + block * rows * 4 * LANES,
+      [&](int64_t gate) { return kernel + gate * hidden + block * LANES; },
+      [&](int64_t) { return std::min<int64_t>(LANES, hidden - block * LANES); });
+}
+
+// The same of the transpose of a matrix [N, K].
+template <class T>
+void pack_transposed(int64_t block, int64_t rows, int64_t K, int64_t N, const T* matrix, T* packed) {
+  constexpr int64_t pair = PAIR<T>;
+  const T* const from = matrix + block * WIDE * K;
+  T* const to = packed + block * rows * WIDE;
+  const int64_t units = std::min(WIDE, N - block * WIDE), whole = K / pair * pair;
+  if (K == whole) transpose(units, K / pair, from, to);
+  for (int64_t k = K == whole ? K : 0; k < rows; ++k)
+    for (int64_t n = 0; n < WIDE; ++n)
+      to[(k / pair * WIDE + n) * pair + k % pair] = k < K && n < units ? from[n * K + k] : T{};
+}
+
+// Calls apply(row, column, count) for each vector in a block of columns.
+template <class Do>
+inline void for_each_vector(int64_t rows, int64_t block, int64_t width, Do apply) {
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t column = block * WIDE; column < std::min((block + 1) * WIDE, width); column += LANES)
+      apply(row, column, std::min<int64_t>(LANES, width - column));
 }
 
 // Some units of a row: from the sums before the nonlinearities to the gates' activations, c and h.
@@ -291,34 +342,25 @@ inline void lstm_units_back(Floats by_h, int64_t hidden, int64_t units, const T*
 template <class T>
 void lstm_forward(int64_t steps, const int64_t* running, int64_t hidden, int64_t stride, T* gates, const T* bias,
                   const T* kernel, T* packed, T* h, float* c, int64_t threads) {
-  const int64_t blocks = pieces(hidden, FORWARD), width = 4 * FORWARD, pair = PAIR<T>;
+  const int64_t blocks = pieces(hidden, LANES), width = 4 * LANES;
   const Steps at(steps, running);
 #pragma omp parallel num_threads(threads)
   {
     const Share mine(blocks);
     std::vector<float> sums(running[0] * width);
-    for (int64_t block = mine.first; block < mine.last; ++block) {
-      const int64_t unit = block * FORWARD, units = std::min(FORWARD, hidden - unit);
-      T* to = packed + block * stride * width;
-      for (int64_t row = 0; row < stride; row += pair)
-        for (int64_t gate = 0; gate < 4; ++gate, to += LANES * pair) {
-          const T* from = kernel + (row * 4 + gate) * hidden + unit;
-          const T* next = row + 1 < hidden ? from + 4 * hidden : nullptr;
-          const Words some = row < hidden ? columns(from, next, units) : Words{};
-          std::memcpy(to, &some, sizeof some);
-        }
-    }
+    for (int64_t block = mine.first; block < mine.last; ++block)
+      pack_gates(block, stride, hidden, hidden, kernel, packed);
     for (int64_t t = 0; t < steps; ++t) {
       // Each thread computes its own units from the state of all units.
 #pragma omp barrier
       for (int64_t block = mine.first; block < mine.last; ++block) {
-        const int64_t unit = block * FORWARD, units = std::min(FORWARD, hidden - unit);
+        const int64_t unit = block * LANES, units = std::min<int64_t>(LANES, hidden - unit);
         product(running[t], width, stride, stride, width, width, h + at.before[t] * stride,
                 packed + block * stride * width, sums.data());
         for (int64_t row = 0; row < running[t]; ++row) {
           T* gate = gates + (at.packed[t] + row) * 4 * hidden + unit;
           auto summed = [&](int64_t which) {
-            return load(&sums[row * width + which * FORWARD]) + load(gate + which * hidden, units) +
+            return load(&sums[row * width + which * LANES]) + load(gate + which * hidden, units) +
                    load(bias + which * hidden + unit, units);
           };
           lstm_units(summed, hidden, units, c + (at.before[t] + row) * hidden + unit, gate,
@@ -326,56 +368,43 @@ void lstm_forward(int64_t steps, const int64_t* running, int64_t hidden, int64_t
         }
       }
     }
-    cpublas::brgemm_release(pair == 2);
+    cpublas::brgemm_release(PAIR<T> == 2);
   }
 }
 
+// The rows of d_h lie apart by whole blocks.
 template <class T>
 void lstm_backward(int64_t steps, const int64_t* running, int64_t hidden, const T* gates, const float* c,
                    const T* d_output, int64_t d_output_stride, const T* kernel, T* packed, T* d_gates,
                    float* d_h, float* d_c, int64_t threads) {
-  const int64_t blocks = pieces(hidden, BACKWARD), width = 4 * hidden, pair = PAIR<T>;
+  const int64_t blocks = pieces(hidden, WIDE), width = 4 * hidden, apart = blocks * WIDE;
   const Steps at(steps, running);
 #pragma omp parallel num_threads(threads)
   {
     const Share mine(blocks);
-    std::vector<float> last(running[0] * BACKWARD);  // of the last block, which may have fewer units
-    for (int64_t block = mine.first; block < mine.last; ++block) {
-      const int64_t unit = block * BACKWARD, units = std::min(BACKWARD, hidden - unit);
-      transpose(units, width / pair, kernel + unit * width, packed + block * width * BACKWARD);
-    }
+    for (int64_t block = mine.first; block < mine.last; ++block)
+      pack_transposed(block, width, width, hidden, kernel, packed);
     for (int64_t t = steps - 1; t >= 0; --t) {
-      for (int64_t unit = mine.first * BACKWARD; unit < std::min(mine.last * BACKWARD, hidden); unit += LANES) {
-        const int64_t units = std::min<int64_t>(LANES, hidden - unit);
-        for (int64_t row = 0; row < running[t]; ++row) {
+      for (int64_t block = mine.first; block < mine.last; ++block)
+        for_each_vector(running[t], block, hidden, [&](int64_t row, int64_t unit, int64_t count) {
           const int64_t step = at.packed[t] + row;
           const Floats by_h =
-              load(d_h + row * hidden + unit, units) + load(d_output + step * d_output_stride + unit, units);
-          lstm_units_back(by_h, hidden, units, gates + step * width + unit,
+              load(d_h + row * apart + unit, count) + load(d_output + step * d_output_stride + unit, count);
+          lstm_units_back(by_h, hidden, count, gates + step * width + unit,
                           c + (at.before[t] + row) * hidden + unit, c + (at.after[t] + row) * hidden + unit,
                           d_c + row * hidden + unit, d_gates + step * width + unit);
-        }
-      }
+        });
       // Each unit's gradient needs the gates of all units; the next step back needs only its own.
 #pragma omp barrier
-      for (int64_t block = mine.first; block < mine.last; ++block) {
-        const int64_t unit = block * BACKWARD, units = std::min(BACKWARD, hidden - unit);
-        const bool whole = units == BACKWARD;
-        product(running[t], BACKWARD, width, width, BACKWARD, whole ? hidden : BACKWARD,
-                d_gates + at.packed[t] * width, packed + block * width * BACKWARD,
-                whole ? d_h + unit : last.data());
-        for (int64_t row = 0; !whole && row < running[t]; ++row)
-          std::copy_n(&last[row * BACKWARD], units, d_h + row * hidden + unit);
-      }
+      for (int64_t block = mine.first; block < mine.last; ++block)
+        product(running[t], WIDE, width, width, WIDE, apart, d_gates + at.packed[t] * width,
+                packed + block * width * WIDE, d_h + block * WIDE);
     }
-    cpublas::brgemm_release(pair == 2);
+    cpublas::brgemm_release(PAIR<T> == 2);
   }
 }
 
 // ---- the Mogrifier: an LSTM whose input and state gate each other before each step ----
-
-// The columns that a thread computes at once.
-constexpr int64_t WIDE = 2 * LANES;
 
 // The sizes of a layer. Rows that are factors of products lie apart by `stride`; what is beyond a width is zero.
 struct Sizes {
@@ -391,48 +420,6 @@ struct Round {
   T *d_z, *d_inner;                // of all steps: the gradients with respect to the sums, and to `inner`
   T *packed, *packed_right;        // the weights in blocks, as `product` takes them
 };
-
-// Packs a block of B[K, N] of some vectors of columns: vector v of row k begins at `from(v) + k * apart`, and holds
-// `count(v)` columns. What is beyond them, and rows from K to `rows`, are zeros.
-template <class T, class From, class Count>
-void pack(int64_t vectors, int64_t rows, int64_t K, int64_t apart, T* to, From from, Count count) {
-  for (int64_t k = 0; k < rows; k += PAIR<T>)
-    for (int64_t v = 0; v < vectors; ++v, to += LANES * PAIR<T>) {
-      const T* const row = from(v) + k * apart;
-      const Words some = k < K && count(v) > 0 ? columns(row, k + 1 < K ? row + apart : nullptr, count(v)) : Words{};
-      std::memcpy(to, &some, sizeof some);
-    }
-}
-
-// The same of a matrix [K, N] whose rows lie one after the other, and of a block of its columns.
-template <class T>
-void pack(int64_t block, int64_t rows, int64_t K, int64_t N, const T* matrix, T* packed) {
-  auto first = [&](int64_t v) { return block * WIDE + v * LANES; };
-  pack(
-      2, rows, K, N, packed + block * rows * WIDE, [&](int64_t v) { return matrix + first(v); },
-      [&](int64_t v) { return std::min<int64_t>(LANES, N - first(v)); });
-}
-
-// The same of the transpose of a matrix [N, K].
-template <class T>
-void pack_transposed(int64_t block, int64_t rows, int64_t K, int64_t N, const T* matrix, T* packed) {
-  constexpr int64_t pair = PAIR<T>;
-  const T* const from = matrix + block * WIDE * K;
-  T* const to = packed + block * rows * WIDE;
-  const int64_t units = std::min(WIDE, N - block * WIDE), whole = K / pair * pair;
-  if (K == whole) transpose(units, K / pair, from, to);
-  for (int64_t k = K == whole ? K : 0; k < rows; ++k)
-    for (int64_t n = 0; n < WIDE; ++n)
-      to[(k / pair * WIDE + n) * pair + k % pair] = k < K && n < units ? from[n * K + k] : T{};
-}
-
-// Calls apply(row, column, count) for each vector in a block of columns.
-template <class Do>
-inline void for_each_vector(int64_t rows, int64_t block, int64_t width, Do apply) {
-  for (int64_t row = 0; row < rows; ++row)
-    for (int64_t column = block * WIDE; column < std::min((block + 1) * WIDE, width); column += LANES)
-      apply(row, column, std::min<int64_t>(LANES, width - column));
-}
 
 template <class T>
 void mogrifier_forward(int64_t steps, const int64_t* running, const Sizes& of, int64_t rounds, const Round<T>* every,
@@ -455,16 +442,10 @@ void mogrifier_forward(int64_t steps, const int64_t* running, const Sizes& of, i
       for (int64_t block = columns[side].first; of.rank && block < columns[side].last; ++block)
         pack(block, of.rank_stride, of.rank, W, each.right, each.packed_right);
     }
-    for (int64_t block = units.first; block < units.last; ++block)
-      for (int64_t side = 0; side < 2; ++side) {
-        const T* const from = side == 0 ? kernel : recurrent_kernel;
-        // A block holds the four gates of as many units as there are lanes.
-        pack(
-            4, of.stride[side], of.width[side], 4 * hidden,
-            (side == 0 ? packed : packed_recurrent) + block * of.stride[side] * wide,
-            [&](int64_t gate) { return from + gate * hidden + block * LANES; },
-            [&](int64_t) { return std::min<int64_t>(LANES, hidden - block * LANES); });
-      }
+    for (int64_t block = units.first; block < units.last; ++block) {
+      pack_gates(block, of.stride[0], of.width[0], hidden, kernel, packed);
+      pack_gates(block, of.stride[1], hidden, hidden, recurrent_kernel, packed_recurrent);
+    }
     for (int64_t t = 0; t < steps; ++t) {
       const int64_t rows = running[t], start = at.packed[t];
       const T* pair[2] = {x + start * of.stride[0], h + at.before[t] * of.stride[1]};
