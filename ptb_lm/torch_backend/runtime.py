@@ -62,11 +62,6 @@ class Runtime:
         self.precision = PRECISIONS[precision]
         self.dtype = self.precision.compute
         on_gpu = self.device.type == "cuda"
-        if self.precision.tf32 and (capability := torch.cuda.get_device_capability(self.device)) < (8, 0):
-            raise UserError(
-                "--precision tf32 needs a GPU of compute capability 8.0 or above, and this one has "
-                f"{'.'.join(map(str, capability))}; choose fp32"
-            )
         self.execution = execution if execution != "auto" else gpu_execution if on_gpu else "eager"
         self.model, self.cell = choice.model, cell
         self.settings: Callable[[], AbstractContextManager[None]] = flush_denormals
@@ -106,10 +101,13 @@ class Runtime:
     @property
     def hints(self) -> list[str]:
         """Sentences for the user: why this precision or model is slow here, or that kernels are missing."""
+        hints = list[str]()
         if self.device.type == "cuda":
-            unfit = self.model == "persistent" and self.dtype != torch.float16
-            return ["--model persistent is for --precision fp16: in others it is slower than cudnn"] * unfit
-        hints = []
+            if self.model == "persistent" and self.dtype != torch.float16:
+                hints.append("--model persistent is for --precision fp16: in others it is slower than cudnn")
+            if self.precision.tf32 and torch.cuda.get_device_capability(self.device) < (8, 0):
+                hints.append("tf32 computes as fp32 does on this GPU: its compute capability is below 8.0")
+            return hints
         if self.dtype == torch.float16:
             hints.append("fp16 is slow on a CPU")
         if self.dtype == torch.bfloat16 and not cpu.bfloat16_products():

@@ -314,10 +314,10 @@ def test_the_engine_names_the_library_that_trains_on_a_cpu(
     assert runtime.engine == f"torch.nn.LSTM on cpu ({library})"
 
 
-def test_tf32_is_refused_on_a_gpu_without_it(place_on_gpu: Callable[..., Runtime]) -> None:
-    assert place_on_gpu((8, 0), model="cudnn", precision="tf32").precision.tf32
-    with pytest.raises(UserError, match=r"^--precision tf32 .* 8\.0 .* 7\.5;"):
-        place_on_gpu((7, 5), model="cudnn", precision="tf32")
+def test_a_gpu_without_tf32_says_that_it_computes_in_fp32(place_on_gpu: Callable[..., Runtime]) -> None:
+    assert place_on_gpu((8, 0), model="cudnn", precision="tf32").hints == []
+    (hint,) = place_on_gpu((7, 5), model="cudnn", precision="tf32").hints
+    assert "tf32 computes as fp32" in hint
 
 
 @pytest.mark.parametrize(
