@@ -227,9 +227,7 @@ def run(
         if request.found is not None:
             before = request.found.hyperparameters
             display.tell_resumed(trainer.progress, before, config.hyperparameters, trainer.plan)
-        how_to_continue = processes.how_to_continue(
-            directory.path, given, ranks, framework=config.choice.framework
-        )
+        how_to_continue = processes.how_to_continue(directory.path, given, ranks, config.choice)
         processes.tell_launcher(how_to_continue, ranks)
         try:
             result = trainer.train()

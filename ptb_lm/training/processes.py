@@ -17,7 +17,7 @@ from ptb_lm.common import cli, signals, streams
 from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
 from ptb_lm.common.program import CONTINUATION, TYPED_COMMAND
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.frameworks import FRAMEWORKS, REDUCE_PRECISIONS
+from ptb_lm.model.frameworks import DEVICES, FRAMEWORKS, REDUCE_PRECISIONS
 from ptb_lm.model.ranks import TORCHRUN_VARIABLES, Ranks, check_divisible, tf_config
 from ptb_lm.training import run_folders
 from ptb_lm.training.fine_tuning import Start
@@ -163,22 +163,26 @@ def join(given: Mapping[str, Any]) -> Iterator[Ranks]:
         ranks.leave()
 
 
-def how_to_continue(path: Path, given: Mapping[str, Any], ranks: Ranks, *, framework: str) -> str:
+def how_to_continue(path: Path, given: Mapping[str, Any], ranks: Ranks, choice: Choice) -> str:
     """Return the clause that says how to continue a run on as many devices, with the same numbers.
 
     Args:
         path: Folder of the run.
         given: Flags by name.
         ranks: Processes that train the run.
-        framework: Framework of the run.
+        choice: Choices of the run.
     """
     command, start = ["--resume", str(path)], ""
     if (devices := given.get("devices", 1)) > 1:
         command += ["--devices", str(devices)]
     elif ranks.size > 1:
         start = " the same TF_CONFIG" if find_launcher()[0] == "TF_CONFIG" else " the same launcher"
-    if ranks.size > 1 and framework != DEFAULT:  # a machine that does not see the folder cannot look it up
-        command += ["--framework", framework]
+    if ranks.size > 1:  # a machine that does not see the folder cannot look these up
+        for flag, value, usual in (
+            ("--framework", choice.framework, DEFAULT),
+            ("--device", choice.device, DEVICES[0]),
+        ):
+            command += [flag, value] if value != usual else []
     if ranks.reduce_precision != REDUCE_PRECISIONS[0]:  # no file of the run has it
         command += ["--reduce-precision", ranks.reduce_precision]
     return f"continue with{start}: {cli.command_name('train')} {shlex.join(command)}"

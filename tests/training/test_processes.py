@@ -189,33 +189,35 @@ class Two(Ranks):
 
 ROUNDED = Two()
 ROUNDED.reduce_precision = "bf16"
+TORCH, TENSORFLOW = (Choice.create(framework=name) for name in ("torch", "tensorflow"))
 
 
 @pytest.mark.parametrize(
-    ("by", "ranks", "devices", "framework", "start", "flags"),
+    ("by", "ranks", "devices", "choice", "start", "flags"),
     [
-        ({}, SINGLE_PROCESS, None, "torch", "", ""),
-        ({}, SINGLE_PROCESS, 1, "tensorflow", "", ""),
-        ({}, Ranks(2), 2, "tensorflow", "", " --devices 2"),
-        ({"torchrun": 2}, Two(), 2, "torch", "", " --devices 2"),  # as our own launcher starts them
-        ({"torchrun": 2}, ROUNDED, 2, "torch", "", " --devices 2 --reduce-precision bf16"),
-        ({"torchrun": 2}, Two(), None, "torch", " the same launcher", ""),
-        ({"torchrun": 2}, ROUNDED, None, "torch", " the same launcher", " --reduce-precision bf16"),
-        ({"tf_config": 2}, Two(), None, "tensorflow", " the same TF_CONFIG", " --framework tensorflow"),
+        ({}, SINGLE_PROCESS, None, TORCH, "", ""),
+        ({}, SINGLE_PROCESS, 1, TENSORFLOW, "", ""),
+        ({}, Ranks(2), 2, TENSORFLOW, "", " --devices 2"),
+        ({"torchrun": 2}, Two(), 2, TORCH, "", " --devices 2"),  # as our own launcher starts them
+        ({"torchrun": 2}, ROUNDED, 2, TORCH, "", " --devices 2 --reduce-precision bf16"),
+        ({"torchrun": 2}, Two(), None, TORCH, " the same launcher", ""),
+        ({"torchrun": 2}, Two(), None, Choice.create(device="cpu"), " the same launcher", " --device cpu"),
+        ({"torchrun": 2}, ROUNDED, None, TORCH, " the same launcher", " --reduce-precision bf16"),
+        ({"tf_config": 2}, Two(), None, TENSORFLOW, " the same TF_CONFIG", " --framework tensorflow"),
     ],
 )
 def test_a_stopped_run_is_continued_by_as_many(
     by: dict[str, int],
     ranks: Ranks,
     devices: int | None,
-    framework: str,
+    choice: Choice,
     start: str,
     flags: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     launch(monkeypatch, **by)
     given: dict[str, Any] = {} if devices is None else {"devices": devices}
-    said = processes.how_to_continue(Path("a run"), given, ranks, framework=framework)
+    said = processes.how_to_continue(Path("a run"), given, ranks, choice)
     assert said.startswith(f"continue with{start}: ")
     assert said.endswith(f" ptb_lm.train --resume 'a run'{flags}")
 
