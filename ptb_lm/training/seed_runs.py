@@ -55,8 +55,8 @@ def remaining_commands(
         given: Flags by name.
 
     Raises:
-        UserError: A folder has a run of other flags, or something else; another process is at work in it; or
-            the text cannot be read.
+        UserError: A folder has a run of other flags, or something else; another process is at work in one
+            whose run would be replaced; or the text cannot be read.
     """
     overwrite, init_from = bool(given.get("overwrite")), start.directory.weights if start else None
     existing = [seed for seed, run in runs.items() if _has_trained(run) and not overwrite]

@@ -25,6 +25,7 @@ from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config, with_fastest, with_global_batch
 
+LOST = 128 + signal.SIGKILL  # the status of a seed of which a process was lost
 WATCH_SECONDS = 0.2  # how often a stop is looked for while no run prints anything
 
 TrainOne = Callable[[list[str]], int]  # of ptb_lm.train's arguments; returns the exit status
@@ -128,16 +129,20 @@ def _train_in_turn(commands: dict[int, list[str]], train_one: TrainOne) -> dict[
     statuses = {}
     for number, (seed, command) in enumerate(commands.items(), start=1):
         cli.remark(f"seed {seed}, {number} of {len(commands)}")
+        # A signal that comes as a run ends does not stop that run; it stops those that are left.
+        stop = None
         try:
             statuses[seed] = train_one(command)
+            if statuses[seed] > 128:
+                stop = statuses[seed] - 128
         except (DivergenceError, LostRankError) as error:  # which say nothing of the others
             streams.tell(f"seed {seed}: {error}")
-            statuses[seed] = cli.EXIT_FAILED
+            statuses[seed] = cli.EXIT_FAILED if isinstance(error, DivergenceError) else LOST
         gc.collect()  # the model is in circles, and would be kept beside the next one
-        # A signal that comes as a run ends does not stop that run; it stops those that are left.
-        heard = signals.answered_signal if number < len(commands) else None
-        if statuses[seed] > 128 or heard:
-            raise signals.Stopped(heard or statuses[seed] - 128)
+        if number < len(commands):
+            stop = signals.answered_signal or stop
+        if stop:
+            raise signals.Stopped(stop)
     return statuses
 
 

@@ -196,8 +196,25 @@ def test_a_seed_whose_processes_are_killed_does_not_stop_the_others(
             raise LostRankError("rank 0 of 2 has ended", speaker=True)
         return 0
 
-    assert seeds._train_in_turn({1: ["1"], 2: ["2"]}, train_one) == {1: 1, 2: 0}
+    assert seeds._train_in_turn({1: ["1"], 2: ["2"]}, train_one) == {1: 137, 2: 0}
     assert capsys.readouterr().err == "seed 1: rank 0 of 2 has ended\n"
+
+
+def test_a_seed_whose_processes_are_killed_fails_the_command_which_says_how_to_continue(
+    both: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(both, tmp_path / "both")
+    flags = runs.arguments(data, folder, "--seeds", "1", "2", "--epochs", "3")
+
+    def train_one(command: list[str]) -> int:
+        if "1" in command:
+            raise LostRankError("rank 0 of 2 has ended", speaker=True)
+        return 0
+
+    assert seeds.train(train.parse_flags(flags), train_one) == 1
+    error = capsys.readouterr().err
+    told = shlex.split(error.partition("all seeds continue with: ")[2])
+    assert train.parse_flags(told[3:]) == train.parse_flags(flags) | {"model": "cudnn", "precision": "fp32"}
 
 
 def test_a_model_is_gone_when_the_next_is_built() -> None:
@@ -361,6 +378,8 @@ def test_a_run_is_overwritten_when_its_successor_begins(
         (line,) = capsys.readouterr().err.splitlines()
         return [shlex.split(each)[3:] for each in line.partition("continue with: ")[2].split(" && ")]
 
+    with RunDirectory(folder / "seed-2").lock():
+        assert "is using" in refused(capsys, *flags)
     (typed,) = told(stopped)
     assert train.parse_flags(typed) == train.parse_flags(flags)
     assert runs.files(folder) == runs.files(both)
