@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -61,18 +62,20 @@ def _take_out() -> Path:
     folder = cache / f"before-{commit}"
     if folder.is_dir():
         return folder
-    with tempfile.TemporaryDirectory(dir=cache) as temporary:
-        new = Path(temporary) / "new"
-        new.mkdir()
-        subprocess.run(["tar", "-x", "-C", str(new)], input=_git("archive", commit, "ptb_lm"), check=True)
-        package = (new / "ptb_lm").rename(new / NAME)
+    # Not in the cache, where a killed process would leave it.
+    with tempfile.TemporaryDirectory() as temporary:
+        archive = _git("archive", commit, "ptb_lm")
+        subprocess.run(["tar", "-x", "-C", temporary], input=archive, check=True)
+        package = Path(temporary, "ptb_lm")
         for path in package.rglob("*.py"):
             path.write_text(path.read_text(encoding="utf-8").replace("ptb_lm", NAME), encoding="utf-8")
-        try:
-            new.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # else another process has just put it there
-                raise
+        new = shutil.copytree(package, cache / f".before-{commit}-{os.getpid()}" / NAME).parent
+    try:
+        new.rename(folder)
+    except OSError:
+        shutil.rmtree(new)
+        if not folder.is_dir():  # else another process has just put it there
+            raise
     return folder
 
 
