@@ -50,7 +50,7 @@ class OutOfMemoryError(UserError):
 
 
 class DivergenceError(Exception):
-    """Training produced a loss or a gradient that is not finite. Commands exit with status 1."""
+    """A training, or a trained model, gives numbers that are not finite. Commands exit with status 1."""
 
 
 class LostRankError(Exception):
