@@ -156,7 +156,7 @@ def test_two_processes_resume_a_run_of_one(folder: Path, found: dict[str, list[d
 def test_one_process_resumes_a_run_of_two(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
     """A signal to the second process alone stops both at the same step; the state is that of both."""
     assert statuses(found["two stopped"]) == [143, 143]
-    command = f"python -m ptb_lm.train --resume '{folder / 'two stopped'}'"
+    command = f"python -m ptb_lm.train --resume '{folder / 'two stopped'}' --device cpu"
     assert re.search(f"SIGTERM: .* launcher: {re.escape(command)}\n", found["two stopped"][0]["out"])
     saved = RunDirectory(folder / "two stopped").read_state()
     assert saved.training["h"].shape[1] == 4
