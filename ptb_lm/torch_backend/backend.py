@@ -24,11 +24,10 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
-from ptb_lm.torch_backend import cpu
+from ptb_lm.torch_backend import cpu, lstm
 from ptb_lm.torch_backend.cells import export_arrays
 from ptb_lm.torch_backend.dropout import no_dropout
 from ptb_lm.torch_backend.loss import Loss, pack_loss
-from ptb_lm.torch_backend.lstm import is_persistent
 from ptb_lm.torch_backend.network import Network
 from ptb_lm.torch_backend.runtime import Runtime, choose_execution
 from ptb_lm.torch_backend.settings import computation, enough_memory, flush_denormals
@@ -119,10 +118,11 @@ class TorchBackend(Backend):
             )
         in_float16 = self.device.type == "cuda" and self.dtype == torch.float16
         sizes = max(self.config.hidden_sizes), self.network.window[0]
-        if self.runtime.model == "persistent" and in_float16 and not is_persistent(*sizes, self.device):
+        if self.runtime.model == "persistent" and in_float16 and not lstm.is_persistent(*sizes, self.device):
             hints.append(
-                "the kernel of --model persistent does not run here: it takes at most 1,024 units and a "
-                "batch of 128, on a GPU of 98 multiprocessors or more"
+                f"the kernel of --model persistent does not run here: it takes at most {lstm.MOST_UNITS:,} "
+                f"units and a batch of {lstm.MOST_ROWS}, on a GPU of {lstm.LEAST_MULTIPROCESSORS} "
+                "multiprocessors or more"
             )
         return hints
 

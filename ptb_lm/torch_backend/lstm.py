@@ -23,6 +23,7 @@ from ptb_lm.torch_backend.cells import (
 )
 from ptb_lm.torch_backend.library_layer import LibraryLayer
 
+MOST_UNITS, MOST_ROWS, LEAST_MULTIPROCESSORS = 1024, 128, 98  # of cuDNN's persistent kernel
 UNITS, ROWS = 128, 8  # factors of H and I, and of B, for cuDNN's persistent kernel
 
 
@@ -139,8 +140,8 @@ def is_persistent(hidden_size: int, batch: int, device: torch.device) -> bool:
         device: The GPU. One of compute capability 7.0 goes by B and T, and counts as one that can.
     """
     gpu = torch.cuda.get_device_properties(device)
-    can = gpu.multi_processor_count >= 98 or (gpu.major, gpu.minor) == (7, 0)
-    return can and hidden_size <= 1024 and batch <= 128
+    can = gpu.multi_processor_count >= LEAST_MULTIPROCESSORS or (gpu.major, gpu.minor) == (7, 0)
+    return can and hidden_size <= MOST_UNITS and batch <= MOST_ROWS
 
 
 def _place_side_by_side(*weights: Tensor) -> list[Tensor]:

@@ -222,19 +222,25 @@ def _framework(given: Mapping[str, Any]) -> str:
 
     A flag changes the framework of --init-from. That of --resume stays.
     """
-    for name in ("resume",) if "framework" in given else ("resume", "init_from"):
-        if run := given.get(name):
-            with contextlib.suppress(UserError):  # which is said later, by all
-                return run_folders.find(run).read_config().choice.framework
-    return given.get("framework") or DEFAULT
+    run = _find_choice(given, "resume")
+    if run is None and "framework" not in given:
+        run = _find_choice(given, "init_from")
+    return run.framework if run else given.get("framework") or DEFAULT
 
 
 def _device(given: Mapping[str, Any]) -> str:
     """Return the value of --device, or that of the run that is resumed, if this machine has its folder."""
-    if "resume" in given and "device" not in given:
-        with contextlib.suppress(UserError):
-            return run_folders.find(given["resume"]).read_config().choice.device
-    return given.get("device") or "auto"
+    if "device" not in given and (run := _find_choice(given, "resume")):
+        return run.device
+    return given.get("device") or DEVICES[0]
+
+
+def _find_choice(given: Mapping[str, Any], flag: str) -> Choice | None:
+    """Return the choices of the run that a flag names, if it is given and this machine has the folder."""
+    if flag in given:
+        with contextlib.suppress(UserError):  # which is said later, by all
+            return run_folders.find(given[flag]).read_config().choice
+    return None
 
 
 def is_restarted(path: Path | None, command: str, ranks: Ranks) -> bool:

@@ -129,7 +129,6 @@ def _train_in_turn(commands: dict[int, list[str]], train_one: TrainOne) -> dict[
     statuses = {}
     for number, (seed, command) in enumerate(commands.items(), start=1):
         cli.remark(f"seed {seed}, {number} of {len(commands)}")
-        # A signal that comes as a run ends does not stop that run; it stops those that are left.
         stop = None
         try:
             statuses[seed] = train_one(command)
@@ -139,6 +138,7 @@ def _train_in_turn(commands: dict[int, list[str]], train_one: TrainOne) -> dict[
             streams.tell(f"seed {seed}: {error}")
             statuses[seed] = cli.EXIT_FAILED if isinstance(error, DivergenceError) else LOST
         gc.collect()  # the model is in circles, and would be kept beside the next one
+        # A signal that comes as a run ends does not stop that run; it stops those that are left.
         if number < len(commands):
             stop = signals.answered_signal or stop
         if stop:

@@ -42,7 +42,6 @@ _NAME = re.compile(r"(?P<module>(?:.*[./])?)(?P<leaf>.*?)(?P<layer>_l\d+)?(?P<ra
 _EMBEDDING = re.compile("emb|encoder|lookup|wte", re.IGNORECASE)
 # The names of a softmax that have such a part, too: unembed, output_embedding, embed_out.
 _SOFTMAX = re.compile(r"(?:\b|_)(?:(?:un|de)_?emb|out(?:put)?(?:\b|_|emb))", re.IGNORECASE)
-
 _BIAS = re.compile(r"bias|(?:\b|_)b(?:\b|_)", re.IGNORECASE)  # also softmax_b, out.b
 
 
