@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from ptb_lm.common.errors import UserError, how_to_install
 from ptb_lm.common.flags import flag_list, flag_name
+from ptb_lm.common.json_fields import convert
 from ptb_lm.data.tables import HUB
 from ptb_lm.data.vocabulary import EOS, UNK
 
@@ -218,24 +219,17 @@ class Preparation(Treatment):
         """The count below which a word is not kept."""
         return self.min_count or (1 if self.vocab_size else DEFAULT_MIN_COUNT)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the attributes by name."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_json(cls, values: Any) -> "Preparation":
-        """Read what `to_json` returned.
+        """Return a preparation from the attributes by name.
 
         Raises:
             UserError: A key is unknown or missing, or a value impossible.
+            ValueError: A value is of another type.
         """
-        types: dict[str, Any] = {each.name: each.type for each in dataclasses.fields(cls)}
-        if not isinstance(values, dict) or values.keys() != types.keys():
-            raise UserError(f"preparation must have the keys {', '.join(types)}")
-        for name, value in values.items():
-            if not isinstance(value, types[name]) or isinstance(value, bool) != (types[name] is bool):
-                raise UserError(f"preparation: {name} cannot be {value!r}")
-        return cls(**values)
+        if not isinstance(values, dict) or values.keys() != {*FIELDS}:
+            raise UserError(f"it must have the keys {', '.join(FIELDS)}")
+        return convert(values, cls)
 
 
 def effective_settings(preparation: Preparation | None) -> dict[str, Any]:
@@ -245,7 +239,7 @@ def effective_settings(preparation: Preparation | None) -> dict[str, Any]:
         preparation: The preparation; None: the text is prepared already, and every word is kept.
     """
     preparation = preparation or Preparation(min_count=1)
-    return {**preparation.to_json(), "min_count": preparation.least_count}
+    return {**dataclasses.asdict(preparation), "min_count": preparation.least_count}
 
 
 FIELDS = tuple(each.name for each in dataclasses.fields(Preparation))

@@ -1,6 +1,7 @@
 """The command that compares runs: its table, its CSV, its page and its picture, against the runs' files."""
 
 import csv
+import dataclasses
 import io
 import json
 import shutil
@@ -247,7 +248,7 @@ def test_seeds_are_one_row_by_what_their_flags_do(folder: Path, tmp_path: Path) 
     """Also where one of them names a default, and where its text has moved into a folder of another name."""
     seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
     for seed, given in ((1, {}), (2, {"min_count": 2})):
-        preparation = Preparation(**given).to_json()
+        preparation = dataclasses.asdict(Preparation(**given))
         set_values(seeds / f"seed-{seed}" / "config.json", preparation=preparation)
     set_values(seeds / "seed-2" / "config.json", data="/elsewhere/moved")
     (row,) = results(seeds)

@@ -1,5 +1,6 @@
 """Raw text: its words, its vocabulary and its splits; and prepared text, read as it is."""
 
+import dataclasses
 import itertools
 import sys
 import tracemalloc
@@ -348,17 +349,17 @@ def test_prepared_text_is_not_prepared_again(tmp_path: Path) -> None:
 def test_a_preparation_is_kept_as_json() -> None:
     for tokenize in TOKENIZERS:
         preparation = Preparation(tokenize=tokenize, numbers=True, vocab_size=30, test_fraction=0.3)
-        assert Preparation.from_json(preparation.to_json()) == preparation
-    for broken in (
-        None,
-        {},
-        {**Preparation().to_json(), "lowercase": 1},
-        {**Preparation().to_json(), "more": 1},
-    ):
-        with pytest.raises(UserError, match="preparation"):
+        assert Preparation.from_json(dataclasses.asdict(preparation)) == preparation
+    default = dataclasses.asdict(Preparation())
+    assert Preparation.from_json(default) == Preparation()
+    for broken in (None, {}, {**default, "more": 1}):
+        with pytest.raises(UserError, match="must have the keys tokenize, "):
             Preparation.from_json(broken)
+    for name, wrong in (("lowercase", 1), ("min_count", True), ("vocab_size", "9"), ("test_fraction", "0")):
+        with pytest.raises(ValueError, match=f"{name} cannot be {wrong!r}"):
+            Preparation.from_json({**default, name: wrong})
     with pytest.raises(UserError, match="syllables"):
-        Preparation.from_json({**Preparation().to_json(), "tokenize": "syllables"})
+        Preparation.from_json({**default, "tokenize": "syllables"})
 
 
 def test_part_reads_its_lines_only(tmp_path: Path) -> None:
