@@ -9,10 +9,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from ptb_lm.common.errors import UserError, how_to_install
+from ptb_lm.common.errors import UserError
 from ptb_lm.common.flags import flag_list, flag_name
 from ptb_lm.common.json_fields import convert
-from ptb_lm.data.tables import HUB
+from ptb_lm.data.tables import HUB, import_extra
 from ptb_lm.data.vocabulary import EOS, UNK
 
 PTB = "ptb"  # Penn Treebank, as --data names it
@@ -77,9 +77,7 @@ class Treatment:
         Raises:
             UserError: NLTK is needed, and is not installed.
         """
-        if self.tokenize == "whitespace":
-            return self.words(text)
-        if self.tokenize == "words":
+        if self.tokenize != "characters":
             return self.words(text + _NEXT)[:-1]
         return self._normalize(list(_WHITE.sub(SPACE, text.lstrip() if begins else text)))
 
@@ -148,17 +146,12 @@ def _tokenizer(name: str) -> Callable[[str], list[str]]:
         return str.split
     if name == "characters":
         return lambda text: list(SPACE.join(text.split()))
-    try:
-        from nltk.tokenize.destructive import NLTKWordTokenizer
-        from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
-    except ModuleNotFoundError:
-        raise UserError(
-            f"--tokenize words needs the package nltk, which is not installed; {how_to_install('text')}"
-        ) from None
-    parameters = PunktParameters()
+    punkt = import_extra("nltk.tokenize.punkt", "--tokenize words", extra="text")
+    destructive = import_extra("nltk.tokenize.destructive", "--tokenize words", extra="text")
+    parameters = punkt.PunktParameters()
     parameters.abbrev_types.update(_ABBREVIATIONS.split())
     # The word tokenizer takes the period off the last word of what it is given only.
-    sentences, words = PunktSentenceTokenizer(parameters), NLTKWordTokenizer()
+    sentences, words = punkt.PunktSentenceTokenizer(parameters), destructive.NLTKWordTokenizer()
 
     def whole(text: str) -> list[str]:
         return [word for sentence in sentences.tokenize(text) for word in words.tokenize(sentence)]

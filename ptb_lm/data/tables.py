@@ -157,12 +157,13 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def import_extra(name: str, subject: object) -> Any:
-    """Return a module of the extra `datasets`.
+def import_extra(name: str, subject: object, *, extra: str = "datasets") -> Any:
+    """Return a module of a package that only an extra of this one brings.
 
     Args:
-        name: The module, datasets or one of pyarrow, which comes with it.
+        name: The module.
         subject: The file or the flag that needs it, for the error.
+        extra: The extra.
 
     Raises:
         UserError: It is not installed.
@@ -171,7 +172,8 @@ def import_extra(name: str, subject: object) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError:
         raise UserError(
-            f"{subject} needs {name}, which is not installed; {how_to_install('datasets')}"
+            f"{subject} needs the package {name.partition('.')[0]}, which is not installed; "
+            f"{how_to_install(extra)}"
         ) from None
 
 
