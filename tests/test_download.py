@@ -261,10 +261,10 @@ def test_a_training_downloads_to_the_folder_of_the_variable(
     monkeypatch.setenv("PTB_LM_DATA", str(folder))
     given = functools.partial(fetch, mirrors=[server.folder("good", FILES)], expected=EXPECTED)
     monkeypatch.setattr("ptb_lm.data.penn_treebank.fetch", given)
-    loaded = corpus.load_named("ptb")
+    loaded = corpus.load("ptb")
     assert_complete(folder)
     server.requests.clear()
-    assert corpus.load_named("ptb").sha256 == loaded.sha256
+    assert corpus.load("ptb").sha256 == loaded.sha256
     assert server.requests == []
 
 
@@ -275,7 +275,7 @@ def test_other_text_in_the_folder_of_the_variable_is_read_as_it_is(
         (tmp_path / f"{split}.txt").write_text(f"{split} a\na {split} <unk>\n")
     before = runs.files(tmp_path)
     monkeypatch.setenv("PTB_LM_DATA", str(tmp_path))
-    assert corpus.load_named("ptb").sha256 == corpus.load(tmp_path).sha256
+    assert corpus.load("ptb").sha256 == corpus.load(tmp_path).sha256
     assert runs.files(tmp_path) == before
 
 

@@ -17,7 +17,7 @@ import runs
 
 from ptb_lm import train
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.corpus import load_named
+from ptb_lm.data.corpus import load
 from ptb_lm.model import frameworks, rules
 from ptb_lm.model.cells import CELLS
 from ptb_lm.model.choice import MAX_SEED, Choice
@@ -570,7 +570,7 @@ def test_a_run_cannot_end_before_the_epoch_that_it_is_in(
     run: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its weights are no longer those of the end of an epoch."""
-    corpus, directory = load_named(str(data)), RunDirectory(run)
+    corpus, directory = load(str(data)), RunDirectory(run)
     state = directory.read_state(corpus)
     state.progress.step = 1
     directory.write_state(state, corpus=corpus, run=directory.read_config())
@@ -815,7 +815,7 @@ def test_a_full_disk_stops_a_new_run_before_it_works(
 
 
 def test_the_folder_of_the_state_is_made_again(run: Path, data: Path) -> None:
-    corpus, directory = load_named(str(data)), RunDirectory(run)
+    corpus, directory = load(str(data)), RunDirectory(run)
     saved, config = directory.state.read_bytes(), directory.read_config()
     state = directory.read_state(corpus)
     shutil.rmtree(directory.state.parent)
@@ -922,7 +922,7 @@ def test_a_run_says_what_is_faster_here_and_what_a_resumed_one_changes(
     assert "; precision fp16\n" in out
     assert "hint: fp16 is slow" in out
     assert "hint: 1 threads are many\n" in out
-    corpus = load_named(str(data))
+    corpus = load(str(data))
     state = RunDirectory(run).read_state(corpus)
     state.progress.environments[-1]["threads"] = 7
     RunDirectory(run).write_state(state, corpus=corpus, run=RunDirectory(run).read_config())

@@ -25,7 +25,7 @@ from ptb_lm.model.presets import PRESETS
 
 def run(arguments: argparse.Namespace) -> int:
     """Train the variants side by side, print and keep their differences; return the exit status."""
-    config, loaded = PRESETS[arguments.config], corpus.load_named(arguments.data)
+    config, loaded = PRESETS[arguments.config], corpus.load(arguments.data)
     models = {
         variant: _build(variant, config, len(loaded.vocabulary))
         for variant in dict.fromkeys(arguments.variants)

@@ -3,7 +3,6 @@
 Shapes: B = batch (rows), L = length of a row, T = time steps of a window.
 """
 
-import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -19,7 +18,7 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import home, penn_treebank_folder
 from ptb_lm.data import SPLITS as SPLITS
 from ptb_lm.data import splits, synthetic, text, text_file
-from ptb_lm.data.preparation import Preparation
+from ptb_lm.data.preparation import PTB, Preparation
 from ptb_lm.data.text import Ids
 from ptb_lm.data.text_file import Part
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
@@ -76,17 +75,19 @@ class Corpus:
 
 
 def load(
-    path: Path,
+    data: str | Path,
     preparation: Preparation | None = None,
     *,
     column: str | None = None,
     vocabulary: Vocabulary | None = None,
     extend: bool = False,
 ) -> Corpus:
-    """Read the corpus in a folder, as `ptb.train.txt` or `train.txt` and so on, or in one file.
+    """Read a corpus; download or generate it if needed.
 
     Args:
-        path: The folder, or the file, or "hf:" and the name of a data set.
+        data: A folder with `ptb.train.txt` or `train.txt` and so on, one file, or "hf:" and the name of a
+            data set. A string, but no Path, can also be "ptb" (the folder $PTB_LM_DATA or data/ptb,
+            downloaded if missing) or "synthetic" (generated in data/synthetic).
         preparation: The preparation of raw text; None: the text is a folder, and is read as it is.
         column: The column that has the text, if it is a table; None: the usual or the only one.
         vocabulary: The words, where they are known; None: those of the training split.
@@ -94,9 +95,22 @@ def load(
 
     Raises:
         UnknownWordError: A split has a word that the vocabulary lacks while it lacks `<unk>` too.
-        UserError: The path or a split is missing, empty, binary or not UTF-8; or what is asked for leaves no
-            word.
+        UserError: There is no such corpus; or a split is missing, empty, binary or not UTF-8; or what is
+            asked for leaves no word.
     """
+    path = Path(data)
+    if data == "synthetic":
+        path = home() / "data" / "synthetic"
+        synthetic.ensure(path)
+    elif data == PTB:
+        path = penn_treebank_folder()
+        if not splits.is_complete(path):
+            # Imported here, because an HTTP client takes longer to import than --help should take.
+            from ptb_lm.data import penn_treebank
+
+            penn_treebank.fetch(path)
+    # They hold for the corpus with words of its own.
+    bounds = synthetic.BEST_PERPLEXITIES if data == "synthetic" and vocabulary is None else {}
     marks = Counter[str]()
     found = splits.find(path, preparation, column)  # complains before 100 MB are read
     # A text that is split by words is read whole for each split: its first words' reading counts them.
@@ -113,47 +127,8 @@ def load(
         if split not in encoded:
             encoded[split], is_unknown = text.encode(parts[split], vocabulary)
             unknown_counts[split] = int(is_unknown.sum())
-    return Corpus(
-        vocabulary,
-        encoded,
-        unknown_counts=unknown_counts,
-        notes=tuple(_notes(parts, encoded, vocabulary, marks)),
-    )
-
-
-def load_named(
-    data: str,
-    preparation: Preparation | None = None,
-    *,
-    column: str | None = None,
-    vocabulary: Vocabulary | None = None,
-    extend: bool = False,
-) -> Corpus:
-    """Load the corpus that `--data` names; download or generate it if needed.
-
-    Args:
-        data: "ptb" (the folder $PTB_LM_DATA or data/ptb, downloaded if missing), "synthetic" (generated in
-            data/synthetic), "hf:" and the name of a data set, a folder, or a file.
-        preparation: The preparation, as in `load`.
-        column: The column of a table, as in `load`.
-        vocabulary: The words, as in `load`.
-        extend: True if others are appended, as in `load`.
-
-    Raises:
-        UnknownWordError: As in `load`.
-        UserError: There is no such corpus, or it cannot be read.
-    """
-    bounds: dict[str, float] = {}
-    path = Path(data)
-    if data == "synthetic":
-        path = home() / "data" / "synthetic"
-        synthetic.ensure(path)
-        bounds = synthetic.BEST_PERPLEXITIES
-    elif data == "ptb":
-        path = _penn_treebank()
-    corpus = load(path, preparation, column=column, vocabulary=vocabulary, extend=extend)
-    # They hold for the corpus with words of its own.
-    return dataclasses.replace(corpus, bounds=bounds if vocabulary is None else {})
+    notes = tuple(_notes(parts, encoded, vocabulary, marks))
+    return Corpus(vocabulary, encoded, bounds, unknown_counts, notes)
 
 
 def _notes(
@@ -246,14 +221,3 @@ def check_evaluation(ids: Ids, *, batch_size: int, split: str) -> None:
         name = f"the {split} split" if split in SPLITS else split
         in_rows = f" in the {batch_size} rows of a training batch (--batch-size)" if batch_size > 1 else ""
         raise UserError(f"{name} has {len(ids)} tokens, but scoring{in_rows} needs at least {2 * batch_size}")
-
-
-def _penn_treebank() -> Path:
-    folder = penn_treebank_folder()
-    if splits.is_complete(folder):
-        return folder
-    # Imported here, because an HTTP client takes longer to import than --help should take.
-    from ptb_lm.data import penn_treebank
-
-    penn_treebank.fetch(folder)
-    return folder

@@ -78,7 +78,7 @@ def load_first(run: RunConfig, vocabulary: Vocabulary | None, *, extend: bool) -
         UserError: The text is not there or cannot be read, or it has a word that cannot be encoded.
     """
     try:
-        return corpus.load_named(
+        return corpus.load(
             run.data, run.preparation, column=run.text_column, vocabulary=vocabulary, extend=extend
         )
     except UnknownWordError as error:
@@ -103,8 +103,8 @@ def load_again(run: RunConfig, vocabulary: Vocabulary, *, moved_to: str | None =
     if moved_to is None and run.source is not None and is_path(data) and not Path(data).exists():
         raise UserError(f"there is no file or folder {data}; name the text with --data")
     if run.preparation is None and run.init_from is None and run.imported is None:
-        return corpus.load_named(data, column=run.text_column)  # its words tell whether it is the same text
-    return corpus.load_named(data, run.preparation, column=run.text_column, vocabulary=vocabulary)
+        return corpus.load(data, column=run.text_column)  # its words tell whether it is the same text
+    return corpus.load(data, run.preparation, column=run.text_column, vocabulary=vocabulary)
 
 
 def load_with_its_words(run: RunConfig, vocabulary: Vocabulary, *, moved_to: str | None = None) -> Corpus:

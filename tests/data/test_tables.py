@@ -260,7 +260,7 @@ def test_a_format_of_the_extra_says_how_to_install_it(
 
 def test_a_data_set_has_a_name() -> None:
     with pytest.raises(UserError, match="hf: names no data set"):
-        corpus.load_named("hf:")
+        corpus.load("hf:")
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_a_pipe_or_folder_with_the_name_of_a_split_is_named(
 
 @pytest.mark.parametrize("url", ["https://example.com/x.txt", "http://localhost:80/a/b", "s3://bucket/c.d"])
 def test_a_url_is_called_a_url(url: str) -> None:
-    for read in (corpus.load_named, lambda url: list(text_file.lines(Path(url)))):
+    for read in (corpus.load, lambda url: list(text_file.lines(Path(url)))):
         with pytest.raises(UserError, match=rf"^{url} is a URL"):
             read(url)
 
@@ -358,13 +358,13 @@ def test_a_data_set_by_its_name(config: str, tmp_path: Path, monkeypatch: pytest
         (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: one\n  data_files:\n{files}---\n")
     monkeypatch.chdir(tmp_path)
     for named in (folder, folder.name):
-        assert corpus.load_named(f"hf:{named}{config}").sha256 == corpus.load(folder).sha256
+        assert corpus.load(f"hf:{named}{config}").sha256 == corpus.load(folder).sha256
     assert tables.absolute_name(f"hf:set{config}") == f"hf:{folder}{config}"
     for name in ("some_set", "some/set", "some/set/one"):  # not the folder that we are in
         assert tables.absolute_name(f"hf:{name}") == f"hf:{name}"
     with pytest.raises(UserError, match=f"hf:{folder}/two"):
-        corpus.load_named(f"hf:{folder}/two")
+        corpus.load(f"hf:{folder}/two")
     (folder / "test.jsonl").unlink()
     if not config:
         with pytest.raises(UserError, match=r"lacks the test split; .*train, validation"):
-            corpus.load_named(f"hf:{folder}")
+            corpus.load(f"hf:{folder}")
