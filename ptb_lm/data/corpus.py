@@ -116,12 +116,11 @@ def load(
     # A text that is split by words is read whole for each split: its first words' reading counts them.
     counted = {split for split, part in found.items() if not (part.span and part.span[0])}
     parts = {s: part._replace(marks=marks if s in counted else None) for s, part in found.items()}
-    limit = text.Limit(preparation.least_count, preparation.vocab_size) if preparation else None
     encoded: dict[str, Ids] = {}
     if vocabulary is None:
-        vocabulary, encoded["train"] = text.build_vocabulary(parts["train"], limit)
+        vocabulary, encoded["train"] = text.build_vocabulary(parts["train"], preparation)
     elif extend:
-        vocabulary = _extend(vocabulary, found["train"], limit)
+        vocabulary = _extend(vocabulary, found["train"], preparation)
     unknown_counts = {}
     for split in SPLITS:
         if split not in encoded:
@@ -147,14 +146,15 @@ def _notes(
         yield text
 
 
-def _extend(known: Vocabulary, train: Part, limit: text.Limit | None) -> Vocabulary:
+def _extend(known: Vocabulary, train: Part, preparation: Preparation | None) -> Vocabulary:
     """Return a vocabulary with the new words of a text appended, the most frequent first."""
-    room = limit.size - len(known) if limit and limit.size else None
+    room = preparation.vocab_size - len(known) if preparation and preparation.vocab_size else None
     if room is not None and room < 1:
         raise UserError(
             f"--vocab-size must be more than the {len(known):,} words of the vocabulary that it extends"
         )
-    found, _ = text.build_vocabulary(train, limit and limit._replace(size=None))
+    # Of as many words as both may have together, enough are new: known are len(known) at most.
+    found, _ = text.build_vocabulary(train, preparation)
     new = [word for word in found.words if word not in known.ids]
     new.sort(key=lambda word: word != UNK)  # without it no other word could be left out
     return Vocabulary((*known.words, *new[:room]))

@@ -7,12 +7,12 @@ TensorFlow's ptb_word_lm tutorial.
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.common.errors import UserError
+from ptb_lm.data.preparation import Preparation
 from ptb_lm.data.text_file import Part, chunks, display_name, locate
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 
@@ -20,23 +20,17 @@ Ids = NDArray[np.int32]
 NO_SPACES = "text without spaces between words, such as Chinese, needs --tokenize characters"
 
 
-class Limit(NamedTuple):
-    """The limits of a vocabulary; all other words become `<unk>`."""
-
-    least_count: int
-    size: int | None = None  # of the vocabulary, with `<eos>` and `<unk>`
-
-
 class UnknownWordError(UserError):
     """A text has a word that is not in its vocabulary, and the vocabulary has no `<unk>`."""
 
 
-def build_vocabulary(text: Part, limit: Limit | None = None) -> tuple[Vocabulary, Ids]:
+def build_vocabulary(text: Part, preparation: Preparation | None = None) -> tuple[Vocabulary, Ids]:
     """Read a text once; return its vocabulary, by descending count and then word, and its ids [length].
 
     Args:
         text: The text to read.
-        limit: The limit on the words that are kept, with `<eos>` and `<unk>`; None: all words of the text.
+        preparation: The limits of a vocabulary with `<eos>` and `<unk>`, which all other words become; None:
+            all words of the text, and no others.
 
     Raises:
         UserError: The file is missing, empty, binary or not UTF-8, or the limit leaves no word.
@@ -44,7 +38,7 @@ def build_vocabulary(text: Part, limit: Limit | None = None) -> tuple[Vocabulary
     # Words are numbered as they come, and renumbered once the counts are known.
     provisional: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     ids = _encode_chunks(text, provisional)
-    special = {provisional[EOS], provisional[UNK]} if limit else set()  # a text of one line has neither
+    special = {provisional[EOS], provisional[UNK]} if preparation else set()  # a text of one line has neither
     unknown = provisional.get(UNK, -1)
     words = list(provisional)
     counts = np.bincount(ids, minlength=len(words))
@@ -53,20 +47,21 @@ def build_vocabulary(text: Part, limit: Limit | None = None) -> tuple[Vocabulary
         return sorted(indices, key=lambda index: (-counts[index], words[index]))
 
     kept: Iterable[int] = range(len(words))
-    if limit:
-        common = [i for i in kept if counts[i] >= limit.least_count and i not in special]
+    if preparation:
+        common = [i for i in kept if counts[i] >= preparation.least_count and i not in special]
         if not common:
             if all(i in special for i in kept):
                 raise UserError(f"{display_name(text.path)} has no words but {EOS} and {UNK}")
             hint = f"; {NO_SPACES}" if len(ids) < 3 * counts[provisional[EOS]] else ""
             raise UserError(
-                f"{display_name(text.path)} has no word that occurs {limit.least_count} times, as "
+                f"{display_name(text.path)} has no word that occurs {preparation.least_count} times, as "
                 f"--min-count requires{hint}"
             )
-        kept = [*special, *(by_count(common)[: limit.size - len(special)] if limit.size else common)]
+        most = preparation.vocab_size and preparation.vocab_size - len(special)
+        kept = [*special, *by_count(common)[:most]]
         counts[unknown] = len(ids) - counts[[i for i in kept if i != unknown]].sum()
     order = by_count(kept)
-    final = np.full(len(words), order.index(unknown) if limit else 0, np.int32)
+    final = np.full(len(words), order.index(unknown) if preparation else 0, np.int32)
     final[order] = np.arange(len(order), dtype=np.int32)
     return Vocabulary(words[index] for index in order), final[ids]
 

@@ -14,7 +14,6 @@ from support import installed
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus, preparation, splits, text, text_file
 from ptb_lm.data.preparation import SPACE, TOKENIZERS, Preparation, Treatment, from_flags
-from ptb_lm.data.text import Limit
 from ptb_lm.data.text_file import Part
 from ptb_lm.data.vocabulary import Vocabulary
 
@@ -69,25 +68,33 @@ def test_a_prepared_folder_is_read_as_ever(tmp_path: Path) -> None:
         assert loaded.splits[split].tolist() == ids
 
 
-@pytest.mark.parametrize("limit", [Limit(1), Limit(2), Limit(5), Limit(1, 10), Limit(1, 3), Limit(3, 9)])
-def test_a_limit_does_what_replacing_rare_words_beforehand_does(limit: Limit, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("min_count", "vocab_size"), [(1, None), (2, None), (5, None), (None, 10), (None, 3), (None, 9)]
+)
+def test_a_limit_does_what_replacing_rare_words_beforehand_does(
+    min_count: int | None, vocab_size: int | None, tmp_path: Path
+) -> None:
     content = greek(200) + "<unk> a b\n"
     tokens = content.replace("\n", " <eos> ").split()
     counts = Counter(word for word in tokens if word not in ("<eos>", "<unk>"))
     common = sorted(counts, key=lambda word: (-counts[word], word))
-    kept = [word for word in common if counts[word] >= limit.least_count][: limit.size and limit.size - 2]
+    kept = [word for word in common if counts[word] >= (min_count or 1)][: vocab_size and vocab_size - 2]
     lines = (" ".join(w if w in kept else "<unk>" for w in line.split()) for line in content.splitlines())
-    vocabulary, ids = text.build_vocabulary(Part(write(tmp_path / "raw.txt", content)), limit)
+    vocabulary, ids = text.build_vocabulary(
+        Part(write(tmp_path / "raw.txt", content)), Preparation(min_count=min_count, vocab_size=vocab_size)
+    )
     expected, expected_ids = text.build_vocabulary(
         Part(write(tmp_path / "done.txt", "\n".join(lines) + "\n"))
     )
     assert vocabulary.words == expected.words
-    assert len(vocabulary) == (limit.size or len(vocabulary))
+    assert len(vocabulary) == (vocab_size or len(vocabulary))
     np.testing.assert_array_equal(ids, expected_ids)
 
 
 def test_unk_has_a_place_even_if_no_word_is_rare(tmp_path: Path) -> None:
-    vocabulary, ids = text.build_vocabulary(Part(write(tmp_path / "raw.txt", "a a\n")), Limit(1))
+    vocabulary, ids = text.build_vocabulary(
+        Part(write(tmp_path / "raw.txt", "a a\n")), Preparation(min_count=1)
+    )
     assert vocabulary.words == ("a", "<eos>", "<unk>")
     assert ids.tolist() == [0, 0, 1]
 
@@ -261,13 +268,15 @@ def test_a_folder_of_raw_text_is_prepared(name: str, tmp_path: Path) -> None:
 
 
 def test_known_words_are_extended_by_count(tmp_path: Path) -> None:
-    path = write(tmp_path / "raw.txt", "new new new old other other\n" * 9 + "once\n")
+    path = write(tmp_path / "raw.txt", "new new new old other other third\n" * 9 + "once\n")
     known = Vocabulary(["old", "<eos>", "gone"])
     preparation = Preparation(min_count=2, valid_fraction=0.2, test_fraction=0.2)
     extended = corpus.load(path, preparation, vocabulary=known, extend=True).vocabulary
-    assert extended.words == ("old", "<eos>", "gone", "<unk>", "new", "other")
-    limited = Preparation(vocab_size=5)
-    assert corpus.load(path, limited, vocabulary=known, extend=True).vocabulary.words == extended.words[:5]
+    assert extended.words == ("old", "<eos>", "gone", "<unk>", "new", "other", "third")
+    for size in range(4, 8):
+        limited = Preparation(vocab_size=size, valid_fraction=0.2, test_fraction=0.2)
+        found = corpus.load(path, limited, vocabulary=known, extend=True).vocabulary
+        assert found.words == extended.words[:size]
     with pytest.raises(UserError, match=r"--vocab-size .*3 words"):
         corpus.load(path, Preparation(vocab_size=3), vocabulary=known, extend=True)
 
