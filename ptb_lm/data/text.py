@@ -70,7 +70,7 @@ def count_words(part: Part) -> int:
     """Return how many words a text has, `<eos>` at each line's end among them.
 
     Raises:
-        UserError: The file is missing, binary or not UTF-8.
+        UserError: The file is missing, empty, binary or not UTF-8.
     """
     return sum(len(words) for _, _, words in _words(part))
 
@@ -108,8 +108,6 @@ def _encode_chunks(part: Part, table: dict[str, int]) -> Ids:
             raise UnknownWordError(
                 f"{locate(part, number)}: the word {word!r} is not in the vocabulary, which has no {UNK}"
             ) from None
-    if not pieces:
-        raise UserError(f"{display_name(part.path)} is empty")
     return np.concatenate(pieces)
 
 

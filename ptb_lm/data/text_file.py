@@ -75,7 +75,7 @@ def count_lines(part: Part) -> int:
     """Return how many lines a text has, after checking that all of it is text.
 
     Raises:
-        UserError: The file is missing, binary or not UTF-8.
+        UserError: The file is missing, empty, binary or not UTF-8.
     """
     return sum(chunk.count("\n") for _, chunk in chunks(part))
 
@@ -101,7 +101,7 @@ def locate(part: Part, number: int) -> str:
 
 
 def lines(path: Path, column: str | None = None, *, nulls: Counter[Path] | None = None) -> Iterator[str]:
-    """Yield the lines of a text without their ends; some are in memory at a time.
+    """Return the lines of a text without their ends; some are in memory at a time.
 
     Args:
         path: The file.
@@ -111,12 +111,7 @@ def lines(path: Path, column: str | None = None, *, nulls: Counter[Path] | None 
     Raises:
         UserError: The file is missing, empty, binary or not UTF-8, or there is no such column.
     """
-    found = False
-    for line in _lines(_pieces(path, column, nulls)):
-        found = True
-        yield line
-    if not found:
-        raise UserError(f"{display_name(path)} is empty")
+    return _lines(_refuse_empty(_pieces(path, column, nulls), path))
 
 
 def chunks(part: Part) -> Iterator[tuple[int, str]]:
@@ -124,10 +119,14 @@ def chunks(part: Part) -> Iterator[tuple[int, str]]:
 
     Where only white space separates words, or each character is one, they may end within a line; elsewhere
     they are whole lines.
+
+    Raises:
+        UserError: A file is missing, binary or not UTF-8, or all are empty.
     """
     line = 1
     paths = (part.path, *part.shards)
-    pieces = itertools.chain.from_iterable(_pieces(path, part.column) for path in paths)
+    every = itertools.chain.from_iterable(_pieces(path, part.column) for path in paths)
+    pieces = _refuse_empty(every, part.path)
     for chunk in _cut(pieces if part.blocks is None else _select(pieces, part.blocks), part.treatment.cut):
         if part.marks is not None:
             part.marks.update({mark: chunk.count(mark) for mark in MARKS})
@@ -169,6 +168,14 @@ def _pieces(path: Path, column: str | None, nulls: Counter[Path] | None = None) 
         raise UserError(f"{display_name(path)} is plain text, which has no --text-column")
     else:
         yield from _refuse_json(_decode(path), path)
+
+
+def _refuse_empty(pieces: Iterator[str], path: Path) -> Iterator[str]:
+    """Yield a text unchanged, unless it has no character."""
+    first = next(filter(None, pieces), "")  # an empty file of several gives an empty piece
+    if not first:
+        raise UserError(f"{display_name(path)} is empty")
+    yield from itertools.chain([first], pieces)
 
 
 def _rows(path: Path, column: str | None, nulls: Counter[Path] | None = None) -> Iterator[tuple[int, str]]:
