@@ -62,16 +62,6 @@ def check_text(text: object, *, name: str) -> None:
         raise UserError(f"{name} must be a string, not {type(text).__name__}")
 
 
-def check_strings(text: object) -> None:
-    """Check that strings can be taken from it; bytes would give numbers.
-
-    Raises:
-        UserError: They cannot.
-    """
-    if isinstance(text, bytes) or not isinstance(text, Iterable):
-        raise UserError(f"the text must be a string or several, one a sentence, not {type(text).__name__}")
-
-
 def encode(sentence: str, vocabulary: Vocabulary, *, treatment: Treatment = PLAIN) -> EncodedWords:
     """Return a sentence's words, with an `<eos>` after the last, and their ids.
 
@@ -132,7 +122,7 @@ def encode_lines(
             raise LineError(number, str(error)) from None
 
 
-def split_sentences(text: str | Iterable[str]) -> Iterable[str]:
+def split_sentences(text: object) -> Iterable[str]:
     """Return the sentences of a text, one per line, as training reads it. A list stays as it is.
 
     Raises:
@@ -140,5 +130,6 @@ def split_sentences(text: str | Iterable[str]) -> Iterable[str]:
     """
     if isinstance(text, str):
         return text.removesuffix("\n").split("\n")
-    check_strings(text)
+    if isinstance(text, bytes) or not isinstance(text, Iterable):  # bytes would give numbers
+        raise UserError(f"the text must be a string or several, one a sentence, not {type(text).__name__}")
     return text

@@ -300,6 +300,17 @@ def test_folders_of_many_names(names: str, tmp_path: Path) -> None:
     assert words == {split: [*line.split(), "<eos>"] for split, line in expected.items()}
 
 
+def test_an_empty_file_of_several_is_no_empty_text(tmp_path: Path) -> None:
+    for split in splits.SPLITS:
+        (tmp_path / f"{split}-00000-of-00002.txt").touch()
+        (tmp_path / f"{split}-00001-of-00002.txt").write_text("a\n")
+    assert corpus.load(tmp_path).splits["test"].tolist() == [1, 0]
+    for split in splits.SPLITS:
+        (tmp_path / f"{split}-00001-of-00002.txt").write_text("")
+    with pytest.raises(UserError, match=r"train-00000-of-00002\.txt is empty"):
+        corpus.load(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["{}-{:05}-of-00011.jsonl", "{}-{}-of-11.jsonl", "{}/part-{}.jsonl"])
 def test_the_shards_of_a_split_are_read_in_their_order(name: str, tmp_path: Path) -> None:
     for number, split in itertools.product(range(11), splits.SPLITS):

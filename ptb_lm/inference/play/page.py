@@ -15,7 +15,6 @@ import jinja2
 
 from ptb_lm.common import cli, streams
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.preparation import PLAIN, Treatment
 from ptb_lm.data.vocabulary import EOS
 from ptb_lm.inference import scoring
 from ptb_lm.inference.inputs import encode, split_sentences
@@ -73,17 +72,10 @@ class ReadWord:
 
 @dataclass(frozen=True, kw_only=True)
 class Continuation:
-    """A prompt, and the words with which the model continued it."""
+    """The words with which the model continued a prompt."""
 
-    prompt: str
-    words: tuple[str, ...]
+    text: str  # as a person reads them behind the prompt
     unknown: tuple[str, ...]  # words of the prompt that the vocabulary lacks
-    treatment: Treatment = PLAIN  # how text becomes words
-
-    @property
-    def text(self) -> str:
-        """The words as a person reads them behind the prompt."""
-        return "".join(self.treatment.pieces(self.words, after=self.prompt))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +88,7 @@ class PageContent:
         length: The number of words, as it was typed.
         temperature: The temperature, as it was typed.
         words: The text's words, as they were read.
-        continuation: The prompt with the words that follow it.
+        continuation: The words that follow the prompt.
         problem: A sentence about an error in the form that has `text` or, if `is_prompt`, in the other.
         is_prompt: True if the form with the prompt was sent.
         is_opening: True if nobody typed it: the server's `use` chose the text.
@@ -209,9 +201,8 @@ def continue_prompt(model: LanguageModel, fields: Mapping[str, str]) -> Continua
     temperature = _parse_number(fields, "temperature", "temperature")
     written = model.generate(prompt, int(length), temperature=temperature)
     unknown = dict.fromkeys(word for word in words if word not in model.vocabulary.ids)
-    return Continuation(
-        prompt=prompt, words=tuple(written), unknown=tuple(unknown), treatment=model.treatment
-    )
+    text = "".join(model.treatment.pieces(written, after=prompt))
+    return Continuation(text=text, unknown=tuple(unknown))
 
 
 def _check_count(count: int) -> None:
