@@ -78,7 +78,7 @@ class Server(ThreadingHTTPServer):
         shown: dict[str, Any] = {
             name: fields[name] for name in ("text", "prompt", "length", "temperature") if name in fields
         }
-        is_prompt = path == "/continue"
+        is_prompt = path.startswith("/continue")  # a query may follow
         try:
             with self.turn:
                 if is_prompt:
@@ -114,41 +114,33 @@ class _Handler(BaseHTTPRequestHandler):
         """Keep typed text out of the terminal."""
 
     def do_GET(self) -> None:
-        if not self._is_ours():
-            return
         # A form leaves its address in the browser's line, where Enter asks for it again.
-        if self.path.partition("?")[0] in {"/", *FORMS}:
-            self._show(self.server.first_answer)
-        else:
-            self._show(PageContent(problem=f"there is no page {self.path}"), HTTPStatus.NOT_FOUND)
+        self._show(*(self._refusal("/", *FORMS) or (self.server.first_answer, HTTPStatus.OK)))
 
     do_HEAD = do_GET
 
     def do_POST(self) -> None:
         # Read first, whatever the answer is: a browser that still sends when the connection ends loses it.
         content = self._content()
-        if not self._is_ours():
-            return
-        if self.path not in FORMS:
-            self._show(PageContent(problem=f"there is no page {self.path}"), HTTPStatus.NOT_FOUND)
-            return
         try:
-            fields = _fields(content)
+            self._show(*(self._refusal(*FORMS) or self.server.answer(self.path, _fields(content))))
         except UserError as error:
             self._show(PageContent(problem=str(error)), HTTPStatus.BAD_REQUEST)
-            return
-        self._show(*self.server.answer(self.path, fields))
 
-    def _is_ours(self) -> bool:
-        """Refuse a request with another host name than this machine's: another site's name may lead here."""
+    def _refusal(self, *pages: str) -> tuple[PageContent, HTTPStatus] | None:
+        """Return the answer to a request that is for none of some pages; None if it is for one.
+
+        Another host name than this machine's is refused: another site's name may lead here.
+        """
         names = {f"{name}:{self.server.port}" for name in (HOST, "localhost")}
         if self.server.port == HTTP_PORT:  # which browsers leave out
             names |= {HOST, "localhost"}
         origin = self.headers.get("Origin")
-        if self.headers.get("Host") in names and origin in {None, *(f"http://{name}" for name in names)}:
-            return True
-        self._show(PageContent(problem="this page answers to its own address alone"), HTTPStatus.FORBIDDEN)
-        return False
+        if self.headers.get("Host") not in names or origin not in {None, *(f"http://{n}" for n in names)}:
+            return PageContent(problem="this page answers to its own address alone"), HTTPStatus.FORBIDDEN
+        if self.path.partition("?")[0] not in pages:
+            return PageContent(problem=f"there is no page {self.path}"), HTTPStatus.NOT_FOUND
+        return None
 
     def _content(self) -> bytes | None:
         """Return what was sent, or more than LARGEST bytes of it; None if its length is not given."""
