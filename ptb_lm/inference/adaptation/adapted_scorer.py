@@ -51,15 +51,14 @@ class AdaptedScorer:
 
     def perplexities(self, ids: Ids, adaptation: Adaptation, *, description: str) -> Perplexities:
         """Return the perplexities of every word but the first, each scored before the model adapts to it."""
-        has_cache, is_dynamic = adaptation.cache is not None, adaptation.dynamic is not None
-        text = self.score(ids, adaptation.dynamic, keep_hidden=has_cache, description=description)
-        alone = text.perplexity
-        with_cache, unadapted = alone, alone
-        if adaptation.cache is not None:
-            with_cache = text_perplexity(add_cache(text, adaptation.cache))
-        if is_dynamic:
+        dynamic, cache = adaptation.dynamic, adaptation.cache
+        text = self.score(ids, dynamic, keep_hidden=cache is not None, description=description)
+        adapted = alone = unadapted = text.perplexity
+        if cache:
+            adapted = text_perplexity(add_cache(text, cache))
+        if dynamic:
             unadapted = self.score(ids, None, keep_hidden=False, description="unadapted").perplexity
-        return Perplexities(with_cache, alone if has_cache and is_dynamic else None, unadapted)
+        return Perplexities(adapted, alone if cache and dynamic else None, unadapted)
 
     def score(self, ids: Ids, dynamic: Dynamic | None, *, keep_hidden: bool, description: str) -> ScoredText:
         """Score every word of a text but the first, without a cache.

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,7 +14,7 @@ from ptb_lm.data.corpus import Corpus
 from ptb_lm.inference.adaptation import Adaptation, AdaptationRequest, Cache, Dynamic, tuning
 from ptb_lm.inference.adaptation.adapted_scorer import AdaptedScorer, Perplexities
 from ptb_lm.inference.adaptation.segment_model import SegmentModel
-from ptb_lm.inference.adaptation.tuning import Trial
+from ptb_lm.inference.adaptation.tuning import Trials
 from ptb_lm.inference.evaluated_text import Text
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
@@ -59,7 +59,7 @@ def evaluate(
     runtime = Runtime(Choice.create(framework="torch", model="basic", precision="fp32", device=device))
     # What a file will hold too is not lost with the reader of a pipe: a tuning takes hours.
     say = cli.say if request.out is None else cli.remark
-    adaptation, trials, tuned_on = request.adaptation, list[Trial](), None
+    adaptation, trials, tuned_on = request.adaptation, Trials(), None
     with runtime.settings():
         model = SegmentModel(run.hyperparameters, weights, device=runtime.device)
         train = text.ids[:0] if text.data is None else text.data.splits["train"]
@@ -102,7 +102,7 @@ def evaluate(
 
 def _tune(
     scorer: AdaptedScorer, corpus: Corpus | None, request: AdaptationRequest, say: _Say
-) -> tuple[Adaptation, list[Trial], str]:
+) -> tuple[Adaptation, Trials, str]:
     """Choose the settings on the valid split, and say so; return them, all trials, and the text's name."""
     assert corpus is not None
     whole = corpus.splits["valid"]
@@ -112,10 +112,14 @@ def _tune(
     text = "valid" if len(valid) == len(whole) else f"the first {len(valid):,} words of valid"
     say(f"tuning on {text}; perplexities are adapted to the text by {request.adaptation.name}")
     adaptation, trials = tuning.tune(
-        scorer, valid, request.adaptation, held=request.held, tell=lambda trial: say(_trial_line(trial))
+        scorer,
+        valid,
+        request.adaptation,
+        held=request.held,
+        tell=lambda settings, perplexity: say(f"  {perplexity:8.3f}  {_describe(settings)}"),
     )
     # Of equals min returns the first, and the first trial is the unadapted model.
-    if min(trials, key=lambda trial: trial[1])[0] is None:
+    if min(trials, key=trials.__getitem__) is None:
         say("none of them is better than not adapting")
     return adaptation, trials, text
 
@@ -133,20 +137,19 @@ def _report(text: Text, adaptation: Adaptation, perplexities: Perplexities, say:
         say(text.note)
 
 
-def _describe_trials(trials: Sequence[Trial], adaptation: Adaptation) -> dict[str, Any]:
+def _describe_trials(trials: Trials, adaptation: Adaptation) -> dict[str, Any]:
     """Return the part of the result that says how the settings were chosen."""
     # The trial of the chosen settings: the cache's if there is one, since it is tuned last. It need not be
     # the best trial: the unadapted model may be.
     last = adaptation.cache or adaptation.dynamic
-    there = (perplexity for settings, perplexity in trials if settings == last)
     return {
-        "adapted_perplexity_there": _finite(next(there, math.inf)),
+        "adapted_perplexity_there": _finite(trials.get(last, math.inf)),
         "trials": [
             {
-                "settings": None if settings is None else _to_json(settings),
+                "settings": settings and {"kind": settings.kind, **dataclasses.asdict(settings)},
                 "perplexity": _finite(perplexity),
             }
-            for settings, perplexity in trials
+            for settings, perplexity in trials.items()
         ],
     }
 
@@ -166,19 +169,11 @@ def _check_free(out: Path) -> None:
         raise OSError(error.errno, error.strerror, str(there)) from None
 
 
-def _trial_line(trial: Trial) -> str:
-    settings, perplexity = trial
-    what = "not adapted" if settings is None else _describe(settings)
-    return f"  {perplexity:8.3f}  {what}"
-
-
-def _describe(settings: Dynamic | Cache) -> str:
+def _describe(settings: Dynamic | Cache | None) -> str:
+    if settings is None:
+        return "not adapted"
     return f"{'dynamic evaluation' if isinstance(settings, Dynamic) else 'cache'}: {settings}"
 
 
 def _finite(perplexity: float) -> float | None:
     return perplexity if math.isfinite(perplexity) else None  # JSON has no infinity
-
-
-def _to_json(settings: Dynamic | Cache) -> dict[str, Any]:
-    return {"kind": settings.kind, **dataclasses.asdict(settings)}

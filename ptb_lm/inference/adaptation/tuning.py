@@ -31,8 +31,8 @@ FURTHER = 6  # values beyond a grid, at most: 64 times less or more than its edg
 T = TypeVar("T")
 GridValue = TypeVar("GridValue", int, float)
 
-# The settings that were tried, None for the model as it was trained, and the perplexity with them.
-Trial = tuple[Dynamic | Cache | None, float]
+# Settings that were tried, None for the model as it was trained, and the perplexity with them.
+Trials = dict[Dynamic | Cache | None, float]
 
 
 def tune(
@@ -41,8 +41,8 @@ def tune(
     start: Adaptation,
     *,
     held: Mapping[str, Any],
-    tell: Callable[[Trial], object],
-) -> tuple[Adaptation, list[Trial]]:
+    tell: Callable[[Dynamic | Cache | None, float], object],
+) -> tuple[Adaptation, Trials]:
     """Search for the best settings for a text: first of dynamic evaluation, then of the cache.
 
     Args:
@@ -53,18 +53,16 @@ def tune(
         tell: A function that is called with every trial.
 
     Returns:
-        (the best settings, all trials)
+        (the best settings, all trials in their order)
     """
-    search, has_cache = _Search(scorer, ids, held, tell), start.cache is not None
-    text = scorer.score(ids, None, keep_hidden=has_cache, description="unadapted")
+    search, dynamic, cache = _Search(scorer, ids, held, tell), start.dynamic, start.cache
+    text = scorer.score(ids, None, keep_hidden=cache is not None, description="unadapted")
     search.note(None, text.perplexity)
-    best = start
-    if start.dynamic is not None:
-        dynamic, text = search.tune_dynamic(start.dynamic, keep_hidden=has_cache)
-        best = dataclasses.replace(best, dynamic=dynamic)
-    if start.cache is not None:
-        best = dataclasses.replace(best, cache=search.tune_cache(text, start.cache))
-    return best, list(search.trials.items())
+    if dynamic:
+        dynamic, text = search.tune_dynamic(dynamic, keep_hidden=cache is not None)
+    if cache:
+        cache = search.tune_cache(text, cache)
+    return Adaptation(dynamic=dynamic, cache=cache), search.trials
 
 
 @dataclass(frozen=True)
@@ -74,8 +72,8 @@ class _Search:
     scorer: AdaptedScorer
     ids: Ids
     held: Mapping[str, Any]
-    tell: Callable[[Trial], object]
-    trials: dict[Dynamic | Cache | None, float] = field(default_factory=dict)
+    tell: Callable[[Dynamic | Cache | None, float], object]
+    trials: Trials = field(default_factory=dict)
 
     def tune_dynamic(self, start: Dynamic, *, keep_hidden: bool) -> tuple[Dynamic, ScoredText]:
         """Return the best settings, and the text as it is scored with them."""
@@ -130,7 +128,7 @@ class _Search:
     def note(self, settings: Dynamic | Cache | None, perplexity: float) -> float:
         """Store a trial, tell it, and return its perplexity."""
         self.trials[settings] = perplexity
-        self.tell((settings, perplexity))
+        self.tell(settings, perplexity)
         return perplexity
 
     def _values(self, kind: str, name: str, start: T, grid: Sequence[T]) -> Sequence[T]:
