@@ -40,20 +40,24 @@ class Text(NamedTuple):
 
 def load(arguments: argparse.Namespace, run: RunConfig, vocabulary: Vocabulary, *, needs_data: bool) -> Text:
     """Return the text to score. The run's data are loaded for a split, and for a text if `needs_data`."""
-    if arguments.text is None and arguments.text_column is not None:
-        run = dataclasses.replace(run, text_column=arguments.text_column)
-    data = _data(run, vocabulary, arguments.data) if needs_data or arguments.text is None else None
     if arguments.text is None:
-        assert data is not None
-        return Text(data.splits[arguments.split], arguments.split, arguments.split, "", data)
+        if arguments.text_column is not None:
+            run = dataclasses.replace(run, text_column=arguments.text_column)
+        corpus = _data(run, vocabulary, arguments.data)
+        return Text(corpus.splits[arguments.split], arguments.split, arguments.split, "", corpus)
+    data = _data(run, vocabulary, arguments.data) if needs_data else None
     marks = Counter[str]()
     part = text_file.Part(arguments.text, treatment=run.treatment, column=arguments.text_column, marks=marks)
     ids, is_unknown = encode(part, vocabulary)
     # What stands before the first word of a text, which is then scored too.
     ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)
     name = text_file.display_name(arguments.text)
+    unknown, words = int(is_unknown.sum()), "the vocabulary has all of its words"
+    if unknown:
+        verb = "is" if unknown == 1 else "are"
+        words = f"{unknown:,} of its words {verb} not in the vocabulary, and read as {UNK}"
     notes = [
-        f"the text is one stream after {EOS}{_count_unknown(int(is_unknown.sum()))}",
+        f"the text is one stream after {EOS}; {words}",
         text_file.describe_marks(marks),
     ]
     return Text(ids, "test", name, "\n".join(filter(None, notes)), data, is_unknown)
@@ -64,11 +68,3 @@ def _data(run: RunConfig, vocabulary: Vocabulary, folder: str | None) -> Corpus:
     if difference := run_data.difference(run, data):
         streams.tell(f"{cli.command_name('evaluate')}: {difference}")
     return data
-
-
-def _count_unknown(words: int) -> str:
-    """Return a sentence about the unknown words of a text."""
-    if not words:
-        return "; the vocabulary has all of its words"
-    verb = "is" if words == 1 else "are"
-    return f"; {words:,} of its words {verb} not in the vocabulary, and read as {UNK}"
