@@ -73,8 +73,10 @@ def fetch(
     there = {name: (folder / name).read_bytes() for name in expected if (folder / name).exists()}
     names = [name for name in expected if name not in there or _sha256(there[name]) != expected[name]]
     if not overwrite and (others := [name for name in names if name in there]):
-        what = f"{folder} already holds {', '.join(others)} with other content (its SHA-256 differs)"
-        raise UserError(f"{what}; move it away, or replace it with {command_name('download')} --overwrite")
+        raise UserError(
+            f"{folder} already holds {', '.join(others)} with other content (its SHA-256 differs); move it "
+            f"away, or replace it with {command_name('download')} --overwrite"
+        )
     if not names:
         return []
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
