@@ -37,24 +37,13 @@ class PlainLanguageModel(nn.Module):
         embedding_width: E.
         hidden_size: H.
         num_layers: L.
-        tie_weights: True if the projection's weight is the embedding's, the same tensor.
     """
 
-    def __init__(
-        self,
-        vocabulary_size: int,
-        embedding_width: int,
-        hidden_size: int,
-        num_layers: int,
-        *,
-        tie_weights: bool = False,
-    ) -> None:
+    def __init__(self, vocabulary_size: int, embedding_width: int, hidden_size: int, num_layers: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary_size, embedding_width)
         self.lstm = nn.LSTM(embedding_width, hidden_size, num_layers, batch_first=True)
         self.softmax = nn.Linear(hidden_size, vocabulary_size)
-        if tie_weights:
-            self.softmax.weight = self.embedding.weight
 
     @override
     def forward(self, x_BT: Tensor, state: State | None = None) -> tuple[Tensor, State]:
