@@ -114,8 +114,10 @@ def load(
     marks = Counter[str]()
     found = splits.find(path, preparation, column)  # complains before 100 MB are read
     # A text that is split by words is read whole for each split: its first words' reading counts them.
-    counted = {split for split, part in found.items() if not (part.span and part.span[0])}
-    parts = {s: part._replace(marks=marks if s in counted else None) for s, part in found.items()}
+    parts = {
+        split: part if part.span and part.span[0] else part._replace(marks=marks)
+        for split, part in found.items()
+    }
     encoded: dict[str, Ids] = {}
     if vocabulary is None:
         vocabulary, encoded["train"] = text.build_vocabulary(parts["train"], preparation)

@@ -71,21 +71,12 @@ class Part(NamedTuple):
         return number if self.blocks is None else self.blocks.line(number - 1) + 1
 
 
-def count_lines(part: Part) -> int:
-    """Return how many lines a text has, after checking that all of it is text.
-
-    Raises:
-        UserError: The file is missing, empty, binary or not UTF-8.
-    """
-    return sum(chunk.count("\n") for _, chunk in chunks(part))
-
-
 def locate(part: Part, number: int) -> str:
     """Return where the line that is read as a number is, for people: its file, and the line or row there.
 
     A table is read again for that, if it is a file.
     """
-    number, others = part.line(number), ""
+    number = part.line(number)
     if tables.format_of(part.path) in tables.TABLES:
         if not part.path.is_file():  # but a pipe
             return f"{display_name(part.path)}, line {number} of its text"
@@ -95,8 +86,7 @@ def locate(part: Part, number: int) -> str:
                 before += text.count("\n")
                 if before >= number:
                     return f"{path}, {tables.row_location(path, row)}"
-    if part.shards:
-        others = f" and its {len(part.shards)} other files"
+    others = f" and its {len(part.shards)} other files" if part.shards else ""
     return f"{display_name(part.path)}{others}, line {number}"
 
 

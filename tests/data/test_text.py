@@ -115,7 +115,7 @@ def test_an_eos_in_the_text_ends_no_line(
 )
 def test_lines_and_chunks_name_the_same_byte(content: bytes, where: str, tmp_path: Path) -> None:
     path = write(tmp_path, content)
-    for read in (lambda path: text_file.count_lines(Part(path)), lambda path: list(text_file.lines(path))):
+    for read in (lambda path: list(text_file.chunks(Part(path))), lambda path: list(text_file.lines(path))):
         with pytest.raises(UserError, match=f"{path}, {where}"):
             read(path)
 
