@@ -109,22 +109,14 @@ class Treatment:
             begins = True
         return tokens + self.prefix(last, begins=begins)
 
-    def join(self, words: Iterable[str]) -> str:
-        """Return words as a person reads them."""
-        text = self.gap.join(words)
-        return text if self.gap else text.replace(SPACE, " ")
-
-    def pieces(self, words: Iterable[str], *, after: str) -> Iterator[str]:
-        """Yield the text of each word, with the gap before it, behind a text; a newline for `<eos>`."""
-        gap = self.gap if after and not after[-1].isspace() else ""
+    def pieces(self, words: Iterable[str], *, after: str = "") -> Iterator[str]:
+        """Yield words as a person reads them behind a text, each after its gap; a newline for `<eos>`."""
+        between = "" if self.tokenize == "characters" else " "
+        gap = between if after and not after[-1].isspace() else ""
         for word in words:
-            yield "\n" if word == EOS else gap + self.join([word])
-            gap = "" if word == EOS else self.gap
-
-    @property
-    def gap(self) -> str:
-        """The text between two words."""
-        return "" if self.tokenize == "characters" else " "
+            text = word if between else word.replace(SPACE, " ")
+            yield "\n" if word == EOS else gap + text
+            gap = "" if word == EOS else between
 
     def _normalize(self, words: list[str]) -> list[str]:
         if self.lowercase:

@@ -39,10 +39,10 @@ class LineBlocks(NamedTuple):
     def __contains__(self, line: object) -> bool:
         return isinstance(line, int) and line // self.lines in self.numbers
 
-    def line(self, place: int) -> int:
-        """Return which line of the file has a place among these; both count from 0."""
-        block, within = divmod(place, self.lines)
-        return sorted(self.numbers)[block] * self.lines + within
+    def line(self, number: int) -> int:
+        """Return which line of the file is the one of this number among these; both count from 1."""
+        block, within = divmod(number - 1, self.lines)
+        return sorted(self.numbers)[block] * self.lines + within + 1
 
 
 class Part(NamedTuple):
@@ -66,17 +66,14 @@ class Part(NamedTuple):
     span: tuple[int, int] | None = None
     marks: Counter[str] | None = None
 
-    def line(self, number: int) -> int:
-        """Return which line of the file is the one that is read as this number; both count from 1."""
-        return number if self.blocks is None else self.blocks.line(number - 1) + 1
-
 
 def locate(part: Part, number: int) -> str:
     """Return where the line that is read as a number is, for people: its file, and the line or row there.
 
     A table is read again for that, if it is a file.
     """
-    number = part.line(number)
+    if part.blocks is not None:
+        number = part.blocks.line(number)
     if tables.format_of(part.path) in tables.TABLES:
         if not part.path.is_file():  # but a pipe
             return f"{display_name(part.path)}, line {number} of its text"

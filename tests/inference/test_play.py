@@ -157,7 +157,7 @@ def test_the_space_after_a_prompt_is_read_among_characters(tmp_path: Path) -> No
     spaced = dict(model.predict("ab ", 5))
     del spaced["<unk>"]  # it is not drawn
     likeliest = max(spaced, key=spaced.__getitem__)
-    assert play_page.continue_prompt(model, fields).text == model.treatment.join([likeliest])
+    assert play_page.continue_prompt(model, fields).text == likeliest.replace(SPACE, " ")
     without = ptb_lm.load(
         runs.write_run(tmp_path / "without", words[:-1], data="text", tokenize="characters")
     )

@@ -178,7 +178,8 @@ def write_opening(model: LanguageModel) -> str:
     """
     drafts = (model.generate(temperature=0.8, seed=seed) for seed in range(1, DRAFTS + 1))
     cut = (tuple(itertools.islice(draft, MOST_DRAFTED)) for draft in drafts)
-    return model.treatment.join(next((each for each in cut if len(each) >= LEAST_DRAFTED), ()))
+    words = next((each for each in cut if len(each) >= LEAST_DRAFTED), ())
+    return "".join(model.treatment.pieces(words))
 
 
 def continue_prompt(model: LanguageModel, fields: Mapping[str, str]) -> Continuation:
