@@ -79,10 +79,9 @@ class _Search:
         """Return the best settings, and the text as it is scored with them."""
         best: tuple[Dynamic, ScoredText] | None = None
 
-        def measure(settings: Dynamic, name: str, value: float) -> float:
+        def measure(settings: Dynamic, name: str, value: Any) -> float:
             nonlocal best
-            change: dict[str, Any] = {name: value}
-            changed = dataclasses.replace(settings, **change)
+            changed = dataclasses.replace(settings, **{name: value})
             if changed not in self.trials:
                 text = self.scorer.score(self.ids, changed, keep_hidden=keep_hidden, description=str(changed))
                 self.note(changed, text.perplexity)
@@ -94,8 +93,8 @@ class _Search:
             settings = dataclasses.replace(start, rule=rule)
             for name, grid in DYNAMIC_GRID[rule].items():
                 values = self._values("dynamic", name, getattr(settings, name), grid)
-                limit = UPPER_LIMITS.get(name, math.inf)
-                least(functools.partial(measure, settings, name), values, limit=limit)
+                measure_value = functools.partial(measure, settings, name)
+                least(measure_value, values, limit=UPPER_LIMITS.get(name, math.inf))
                 tried = (each for each in self.trials if isinstance(each, Dynamic) and each.rule == rule)
                 settings = min(tried, key=self.trials.__getitem__)
         assert best is not None
