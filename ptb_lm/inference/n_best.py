@@ -112,10 +112,9 @@ def write(file: TextIO, hypotheses: Iterable[Hypothesis], *, every: bool, as_jso
             name, text = (streams.escape_for(each, file) for each in (hypothesis.id, hypothesis.text))
             line = f" {SEPARATOR} ".join((name, text, f"{hypothesis.total:.6f}"))
         file.write(line + "\n")
-    unknown_words = f"{unknown:,} of their {words:,} word{'s' * (words != 1)}"
     return (
-        f"{count:,} hypothes{'i' if count == 1 else 'e'}s, {unknown_words} not in the "
-        f"vocabulary{' and read as <unk>' * bool(unknown)}"
+        f"{count:,} hypothes{'i' if count == 1 else 'e'}s, {unknown:,} of their {words:,} "
+        f"word{'s' * (words != 1)} not in the vocabulary{' and read as <unk>' * bool(unknown)}"
     )
 
 

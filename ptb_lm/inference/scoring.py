@@ -183,12 +183,12 @@ def write_scores(
             file.write(f"{score.total:.6f}\t{len(score.words)}\t{score.unknown}\t{sentence}\n")
         total, known_total = total + score.total, known_total + score.known_total
         tokens, unknown = tokens + len(score.words), unknown + score.unknown
-    unknown_words = f"{unknown:,} of them not in the vocabulary{' and read as <unk>' * bool(unknown)}"
     all_words = format_perplexity(perplexity(total, tokens, unit), digits=4)
     without = format_perplexity(perplexity(known_total, tokens - unknown, unit), digits=4)
     return [
         f"perplexity {all_words} ({count:,} sentence{'s' * (count != 1)}, "
-        f"{tokens:,} word{'s' * (tokens != 1)} with every <eos>, {unknown_words})",
+        f"{tokens:,} word{'s' * (tokens != 1)} with every <eos>, "
+        f"{unknown:,} of them not in the vocabulary{' and read as <unk>' * bool(unknown)})",
         *[f"without the unknown words the perplexity is {without}"] * bool(unknown),
     ]
 
