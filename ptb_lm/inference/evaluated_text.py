@@ -64,7 +64,7 @@ def load(arguments: argparse.Namespace, run: RunConfig, vocabulary: Vocabulary, 
 
 
 def _data(run: RunConfig, vocabulary: Vocabulary, folder: str | None) -> Corpus:
-    data = run_data.load_with_its_words(run, vocabulary, moved_to=folder)
+    data = run_data.load_again(run, vocabulary, moved_to=folder)
     if difference := run_data.difference(run, data):
         streams.tell(f"{cli.command_name('evaluate')}: {difference}")
     return data

@@ -11,7 +11,7 @@ import numpy as np
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.flags import flag_list
 from ptb_lm.data.corpus import Corpus
-from ptb_lm.data.preparation import BUILT_IN, Preparation, Treatment, from_flags, is_path
+from ptb_lm.data.preparation import BUILT_IN, Preparation, Treatment, from_flags
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import fastest, parameters
 from ptb_lm.model.backend import Arrays
@@ -102,11 +102,6 @@ class Start:
     def _own_text(self) -> dict[str, Any]:
         """Return the flags that name this run's text, and hold out the same lines of it."""
         data = run_data.place(self.run)
-        if is_path(data) and not Path(data).exists():
-            raise UserError(
-                f"there is no file or folder {data}, the text of {self.directory.path}; "
-                "name a text with --data"
-            )
         held_out = HELD_OUT if self.run.preparation and Path(data).is_file() else ()
         own = {name: getattr(self.run.preparation, name) for name in held_out}
         return {"data": data, "text_column": self.run.text_column, **own}

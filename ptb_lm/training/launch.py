@@ -267,13 +267,7 @@ def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:
     else:
         corpus = run_data.load_first(config, words, extend=bool(request.given.get("extend_vocabulary")))
     WindowPlan(corpus, config.hyperparameters, seed=config.choice.seed)  # refuses a split that is too short
-    if request.found is not None and words is not None and words.sha256 != corpus.vocabulary.sha256:
-        raise UserError(
-            f"the vocabulary of the data ({len(corpus.vocabulary):,} words) is not the one in "
-            f"{request.directory.vocabulary}"
-        )
-    own_words = request.start is None and config.init_from is None
-    return run_data.with_source(config, corpus, own_words=own_words), corpus
+    return run_data.with_source(config, corpus), corpus
 
 
 def _shared_facts(run: RunConfig, corpus: Corpus, ranks: Ranks) -> Facts:

@@ -14,34 +14,30 @@ from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.training.run_config import RunConfig, Source
 
 
-def with_source(run: RunConfig, data: Corpus, *, own_words: bool) -> RunConfig:
+def with_source(run: RunConfig, data: Corpus) -> RunConfig:
     """Return the configuration with the place and the digest of its text, unless its name says which it is.
 
     The name ptb says so only if the text is Penn Treebank.
-
-    Args:
-        run: The configuration.
-        data: The text.
-        own_words: True if its vocabulary is that of its own training split, not that of another run.
     """
     where = place(run)
     path = penn_treebank_folder() if where == PTB else Path(where)
     name = str(path.absolute()) if is_path(where) or where == PTB else tables.absolute_name(where)
-    if run.data == "synthetic" or (run.data == PTB and _is_penn_treebank(path, data, own_words=own_words)):
+    if run.data == "synthetic" or (run.data == PTB and _is_penn_treebank(path, data)):
         return dataclasses.replace(run, source=None)
     return dataclasses.replace(run, source=Source(path=name, sha256=data.sha256))
 
 
-def _is_penn_treebank(folder: Path, data: Corpus, *, own_words: bool) -> bool:
-    # The digest is of the vocabulary, too.
-    return (data if own_words else corpus.load(folder)).sha256 == corpus.PENN_TREEBANK_SHA256
+def _is_penn_treebank(folder: Path, data: Corpus) -> bool:
+    known = corpus.PENN_TREEBANK_SHA256
+    # The digest is of the vocabulary, too, which may be that of another run.
+    return data.sha256 == known or corpus.load(folder).sha256 == known
 
 
 def place(run: RunConfig) -> str:
-    """Return the absolute path of a run's text, or as it was named if there is none or it does not exist.
+    """Return the absolute path of a run's text; or how --data named it, if there is none or it has moved.
 
     Raises:
-        UserError: The run was imported, and no text is known to be its own.
+        UserError: The run was imported, and no text is known to be its own; or the text is not there.
     """
     if not run.data:
         raise UserError(
@@ -50,6 +46,10 @@ def place(run: RunConfig) -> str:
     source = run.source
     if source and (source.path.startswith(tables.HUB) or Path(source.path).exists()):
         return source.path
+    if source and is_path(run.data) and not Path(run.data).exists():
+        raise UserError(
+            f"there is no file or folder {run.data}, the text of the run; name a text with --data"
+        )
     return run.data
 
 
@@ -97,30 +97,18 @@ def load_again(run: RunConfig, vocabulary: Vocabulary, *, moved_to: str | None =
         moved_to: Place of the text now; None: the place where it was.
 
     Raises:
-        UserError: The text is not there or cannot be read.
+        UserError: The text is not there or cannot be read, or it has other words.
     """
-    data = place(run) if moved_to is None else moved_to
-    if moved_to is None and run.source is not None and is_path(data) and not Path(data).exists():
-        raise UserError(f"there is no file or folder {data}; name the text with --data")
-    if run.preparation is None and run.init_from is None and run.imported is None:
-        return corpus.load(data, column=run.text_column)  # its words tell whether it is the same text
-    return corpus.load(data, run.preparation, column=run.text_column, vocabulary=vocabulary)
-
-
-def load_with_its_words(run: RunConfig, vocabulary: Vocabulary, *, moved_to: str | None = None) -> Corpus:
-    """Load the text of a run again, which must have the run's words.
-
-    Args:
-        run: Configuration of the run.
-        vocabulary: Words of the run.
-        moved_to: Place of the text now; None: the place where it was.
-
-    Raises:
-        UserError: As for `load_again`, or the text has other words.
-    """
-    data = load_again(run, vocabulary, moved_to=moved_to)
+    where = place(run) if moved_to is None else moved_to
+    # The words of the text itself tell whether it is the same text.
+    has_own_words = run.preparation is None and run.init_from is None and run.imported is None
+    data = corpus.load(
+        where, run.preparation, column=run.text_column, vocabulary=None if has_own_words else vocabulary
+    )
     if data.vocabulary.sha256 != vocabulary.sha256:
-        raise UserError(f"the data {moved_to or place(run)} have a different vocabulary from the run")
+        raise UserError(
+            f"the vocabulary of the data {where} ({len(data.vocabulary):,} words) is not that of the run"
+        )
     return data
 
 

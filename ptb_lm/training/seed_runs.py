@@ -120,7 +120,7 @@ def _has_trained(directory: RunDirectory) -> bool:
 def _with_origins(config: RunConfig, start: Start | None, *, extend: bool) -> RunConfig:
     """Return a configuration as a new run records it: with the origins of its text and of its weights."""
     corpus = run_data.load_first(config, start.vocabulary if start else None, extend=extend)
-    config = run_data.with_source(config, corpus, own_words=start is None)
+    config = run_data.with_source(config, corpus)
     return dataclasses.replace(config, init_from=start.record(corpus)) if start else config
 
 

@@ -41,7 +41,7 @@ def check(results: Path, run: Path, name: str, by: Sequence[str] = BY) -> list[d
         raise UserError(f"{name} is not the run in {run}: keep it first")
     vocabulary = directory.read_vocabulary()
     weights = directory.read_weights(config, vocabulary)
-    data = run_data.load_with_its_words(config, vocabulary)
+    data = run_data.load_again(config, vocabulary)
     if difference := run_data.difference(config, data):
         raise UserError(difference)
     own = Choice.create(**{**config.choice.to_json(), "execution": None, "unroll": None})

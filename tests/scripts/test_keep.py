@@ -42,7 +42,7 @@ def by_the_reference(run: Path) -> float:
     directory = RunDirectory(run)
     config, vocabulary = directory.read_config(), directory.read_vocabulary()
     weights = directory.read_weights(config, vocabulary)
-    ids = run_data.load_with_its_words(config, vocabulary).splits["test"]
+    ids = run_data.load_again(config, vocabulary).splits["test"]
     return reference_perplexity(weights, ids)
 
 
