@@ -3,8 +3,10 @@
 The page is the Markdown with plots between its tables. Both are written by templates/.
 """
 
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from xml.etree.ElementTree import Element
 
 import jinja2
@@ -113,7 +115,8 @@ def to_html(document: Document) -> str:
 
 
 def _figure(plot: Plot) -> str:
-    drawn = {scheme: plots.to_data_uri(plot, scheme=scheme) for scheme in ("light", "dark")}
+    draw = partial(plots.to_file, plot, kind="svg", transparent=True, alone=False)
+    drawn = {scheme: b64encode(draw(scheme=scheme)).decode() for scheme in ("light", "dark")}
     return _TEMPLATES.get_template("figure.html").render(title=plot.title, **drawn)
 
 

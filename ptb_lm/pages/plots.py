@@ -4,7 +4,6 @@ matplotlib is an extra, imported when something is drawn. A plot is as wide as a
 looks is in templates/*.mplstyle.
 """
 
-import base64
 import contextlib
 import io
 import warnings
@@ -56,35 +55,6 @@ def shorten_label(label: str, length: int = 42) -> str:
     return drawn if len(drawn) <= length else f"{drawn[: length - 1]}…"
 
 
-def to_data_uri(plot: Plot, *, scheme: str) -> str:
-    """Draw a plot as an SVG without paper, in the URI of an image.
-
-    Args:
-        plot: The plot.
-        scheme: The paper, "light" or "dark".
-
-    Raises:
-        UserError: matplotlib is not installed.
-    """
-    svg = _render(plot, scheme, transparent=True)
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-
-
-def to_file(plot: Plot, *, kind: str, scheme: str = "light", transparent: bool = False) -> bytes:
-    """Draw a plot as a file of its own.
-
-    Args:
-        plot: The plot.
-        kind: The format, "svg" or "png".
-        scheme: The paper, "light" or "dark".
-        transparent: True to leave the paper out.
-
-    Raises:
-        UserError: matplotlib is not installed.
-    """
-    return _render(plot, scheme, kind=kind, alone=True, transparent=transparent)
-
-
 def style_sheets(scheme: str) -> list[Path]:
     """Return matplotlib's style sheets for a paper, "light" or "dark"."""
     return [_TEMPLATES / f"{each}.mplstyle" for each in dict.fromkeys(("light", scheme))]
@@ -100,10 +70,21 @@ def letters_of_any_font(kind: str) -> Iterator[None]:
         yield
 
 
-def _render(
-    plot: Plot, scheme: str, *, kind: str = "svg", alone: bool = False, transparent: bool = False
+def to_file(
+    plot: Plot, *, kind: str, scheme: str = "light", transparent: bool = False, alone: bool = True
 ) -> bytes:
-    """Draw a plot as a file; one that stands alone is larger, and has its title."""
+    """Draw a plot as a file.
+
+    Args:
+        plot: The plot.
+        kind: The format, "svg" or "png".
+        scheme: The paper, "light" or "dark".
+        transparent: True to leave the paper out.
+        alone: True for a file of its own, which is larger, and has the title; False for a part of a page.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
     try:
         from matplotlib import style
         from matplotlib.figure import Figure
