@@ -130,12 +130,12 @@ class RunGroup:
         facts = {"machine": machines, "parameters": complete[0].result["parameters"]}
         return {**values, **facts, "device": _device(complete[0])}
 
-    def mean_of(self, figure: Callable[[Run], float | None]) -> tuple[float, float] | None:
-        """Return the mean of a figure and its standard deviation, 0 of one run; None unless all have it."""
+    def mean_of(self, figure: Callable[[Run], float | None]) -> tuple[float | None, float | None]:
+        """Return the mean of a figure, None unless all have it; and of several its standard deviation."""
         values = [value for run in self.runs if (value := figure(run)) is not None]
         if len(values) < len(self.runs):
-            return None
-        return fmean(values), stdev(values) if len(values) > 1 else 0.0
+            return None, None
+        return fmean(values), stdev(values) if len(values) > 1 else None
 
 
 def read_groups(folders: Sequence[Path], *, command: str) -> list[RunGroup]:

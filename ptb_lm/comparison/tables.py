@@ -8,7 +8,7 @@ Runs that differ only in the seed are one row: the mean and the standard deviati
 import csv
 import io
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
@@ -151,7 +151,7 @@ def to_csv(groups: Sequence[RunGroup]) -> str:
         writer.writerow(
             [
                 name,
-                *(number for figure in figures for number in _numbers(group, figure)),
+                *(number for figure in figures for number in group.mean_of(figure.value)),
                 " ".join(str(len(run.epochs)) for run in group.runs),
                 " ".join(str(run.best["epoch"]) for run in group.runs),
                 " ".join(str(run.config.choice.seed) for run in group.runs),
@@ -192,15 +192,8 @@ def to_html(groups: Sequence[RunGroup]) -> str:
     return document.to_html(page)
 
 
-def _numbers(group: RunGroup, figure: _Figure) -> Iterator[float | None]:
-    """Yield the mean and, of several seeds, the standard deviation."""
-    mean, deviation = group.mean_of(figure.value) or (None, None)
-    yield mean
-    yield deviation if len(group.runs) > 1 else None
-
-
 def _mean(group: RunGroup, figure: _Figure) -> str:
-    known = [figure.text(number) for number in _numbers(group, figure) if number is not None]
+    known = [figure.text(number) for number in group.mean_of(figure.value) if number is not None]
     return " ± ".join(known) or NOTHING
 
 
@@ -222,11 +215,9 @@ def _text(value: Any) -> str:
 
 def curves(groups: Sequence[RunGroup]) -> CurvePlot:
     """Return the validation perplexities of several runs; of one run, all perplexities and its speed."""
-    runs = [run for group in groups for run in group.runs]
-    return _plot_run(runs[0]) if len(runs) == 1 else _plot_groups(groups)
-
-
-def _plot_run(run: Run) -> CurvePlot:
+    run, *others = (run for group in groups for run in group.runs)
+    if others:
+        return _plot_groups(groups)
     whole = run.config.hyperparameters.epochs
     so_far = "" if run.result else f", {len(run.epochs)} of {whole} epochs"
     return plot_epochs(run.epochs, title=f"{run.folder.resolve().name}{so_far}")
