@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.common import cli, flags
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import fastest, frameworks
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import MAX_SEED
@@ -21,6 +22,7 @@ from ptb_lm.training import run_flags
 
 PROG = cli.command_name("train")
 AWD_PRESETS = ("awd", "modern")  # whose hyper-parameters the others do not use
+NEEDED = {"overwrite": "run_dir", "extend_vocabulary": "init_from", "jobs": "seeds"}  # flag -> another one
 # The hyper-parameters that --help describes.
 USUAL = (
     *("cell", "num_layers", "hidden_size", "tie_weights"),
@@ -44,12 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _train(argv: list[str], command_start: float) -> int:
     given = parse_flags(argv)
+    for name, other in NEEDED.items():
+        if given.get(name) and other not in given:
+            raise UserError(f"{flags.flag_name(name)} needs {flags.flag_name(other)}")
     # These imports take long, so they wait until the flags are known to be right.
     from ptb_lm.training import processes, run_folders
 
     run_folders.refuse_demo(given.get("resume"))
     should_start = processes.should_start(given)
-    if "seeds" in given or "jobs" in given:
+    if "seeds" in given:
         from ptb_lm.training import seeds
 
         return seeds.train(given, lambda command: _train(command, time.perf_counter()))
@@ -81,15 +86,12 @@ def _described_parser() -> cli.Parser:
     about = "Train an LSTM language model and report its perplexity."
     parser = cli.Parser(prog=PROG, description=f"{about} Without flags: small, on Penn Treebank.")
     parser.usage = f"{PROG} [FLAG ...]"
-    show = flags.ShowText
-    parser.add_argument("--help-all", action=show, text=_described_help, help="describe all flags")
-    parser.add_argument(
-        "--help-presets",
-        action=show,
-        text=_list_presets,
-        help="show the hyper-parameters of each preset",
-    )
-    parser.add_argument("--help-models", action=show, text=_list_models, help="describe each model")
+    for flag, text, about in (
+        ("--help-all", lambda: _described_parser().format_help().rstrip(), "describe all flags"),
+        ("--help-presets", _list_presets, "show the hyper-parameters of each preset"),
+        ("--help-models", _list_models, "describe each model"),
+    ):
+        parser.add_argument(flag, action=flags.ShowText, text=text, help=about)
     # No defaults here: a resumed run must know which flags were given.
     _add_data(parser.add_argument_group("data"))
     _add_model(parser.add_argument_group("model (a flag replaces the preset's value)"))
@@ -99,10 +101,6 @@ def _described_parser() -> cli.Parser:
         parser.add_argument_group("speed (the same model; --precision rounds, --devices draws other masks)")
     )
     return parser
-
-
-def _described_help() -> str:
-    return _described_parser().format_help().rstrip()
 
 
 def _add_data(group: argparse._ArgumentGroup) -> None:

@@ -102,10 +102,6 @@ def parse_request(given: dict[str, Any], command: str, ranks: Ranks) -> TrainReq
     Raises:
         UserError: The flags contradict each other, the run or the folder.
     """
-    if "extend_vocabulary" in given and "init_from" not in given:
-        raise UserError("--extend-vocabulary needs --init-from")
-    if given.get("overwrite") and "run_dir" not in given:
-        raise UserError("--overwrite needs --run-dir")
     resume = given.get("resume")
     if resume is None and processes.is_restarted(given.get("run_dir"), command, ranks):
         resume = given["run_dir"]

@@ -102,8 +102,6 @@ def _is_random(config: RunConfig, start: Start, *, extend: bool) -> bool:
 
 def _parse(given: dict[str, Any]) -> tuple[list[int], int]:
     """Return --seeds and --jobs, after checking that the other flags go with them."""
-    if "seeds" not in given:
-        raise UserError("--jobs needs --seeds")
     seeds: list[int] = given["seeds"]
     if "resume" in given:
         raise UserError(
@@ -111,8 +109,6 @@ def _parse(given: dict[str, Any]) -> tuple[list[int], int]:
         )
     if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
         raise UserError(f"--seeds names {twice[0]} twice")
-    if given.get("overwrite") and "run_dir" not in given:
-        raise UserError("--overwrite needs --run-dir")
     if "run_dir" in given and given["run_dir"].is_file():
         raise UserError(f"{given['run_dir']} is a file, not a folder for runs")
     if "run_dir" in given and RunDirectory(given["run_dir"]).config.exists():
