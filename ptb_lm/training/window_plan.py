@@ -6,7 +6,7 @@ depend on the seed and the epoch alone, so that a resumed run has the windows of
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -39,15 +39,13 @@ class WindowPlan:
         for split in ("valid", "test"):
             rows = evaluation.batch_size(split, config)
             corpus.check_evaluation(data.splits[split], batch_size=rows, split=split)
-        train, self._num_steps, self._seed = data.splits["train"], config.num_steps, seed
+        train, self._config, self._seed = data.splits["train"], config, seed
         self.usual_steps = corpus.count_windows(
             train, batch_size=config.batch_size, num_steps=config.num_steps
         )
-        self._batch = config.batch_size
         self._targets = len(train) // config.batch_size - 1  # of a row
-        self._varies = config.vary_num_steps
         self._ends = lru_cache(maxsize=1)(self._compute_ends)
-        self._counts: list[int] = []  # of windows, of each epoch from the first one
+        self._steps = cache(lambda epoch: len(self._ends(epoch)))
 
     def windows(self, rows_BL: Words, epoch: int, *, start: int = 0) -> Iterator[tuple[Words, Words]]:
         """Return the windows (x_BT, y_BT) of an epoch in their order; y is x shifted by one.
@@ -62,25 +60,24 @@ class WindowPlan:
 
     def steps(self, epoch: int) -> int:
         """Return the training steps of an epoch, counted from 0."""
-        return len(self._ends(epoch))
+        return self._steps(epoch)
 
     def steps_before(self, epoch: int) -> int:
         """Return the training steps of all epochs before this one."""
-        for each in range(len(self._counts), epoch):
-            self._counts.append(len(self._compute_ends(each)))
-        return sum(self._counts[:epoch])
+        return sum(map(self.steps, range(epoch)))
 
     def tokens(self, epoch: int, steps: int) -> int:
         """Return the targets of the first steps of an epoch, in all rows of the batch."""
-        return self._batch * (self._ends(epoch)[steps - 1] if steps else 0)
+        return self._config.batch_size * (self._ends(epoch)[steps - 1] if steps else 0)
 
     def _compute_ends(self, epoch: int) -> list[int]:
         """Return the position in a row where each window ends; the next one begins there."""
-        if not self._varies:
-            return [(step + 1) * self._num_steps for step in range(self.usual_steps)]
+        num_steps = self._config.num_steps
+        if not self._config.vary_num_steps:
+            return [(step + 1) * num_steps for step in range(self.usual_steps)]
         rng, ends, end = np.random.default_rng((self._seed, epoch)), list[int](), 0
         while not ends or self._targets - end >= SHORTEST_REST:
-            mean = self._num_steps / 2 if rng.random() < SHARE_OF_HALVES else self._num_steps
+            mean = num_steps / 2 if rng.random() < SHARE_OF_HALVES else num_steps
             end = min(end + max(SHORTEST_WINDOW, int(rng.normal(mean, DEVIATION))), self._targets)
             ends.append(end)
         return ends
