@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
@@ -31,21 +31,18 @@ _NOTHING = TensorProto(dtype=DT_FLOAT, tensor_shape=TensorShapeProto(dim=[Tensor
 
 
 class Scalars:
-    """A TensorBoard event file, or none in the processes that write no files.
+    """A TensorBoard event file.
 
     Args:
-        folder: Folder of the event file; None: nothing is written.
+        folder: Folder of the event file; None: the null device, in the processes that write no files.
         purge_step: Step from which on the points of an earlier file are void, if a run is resumed.
     """
 
     def __init__(self, folder: Path | None, *, purge_step: int | None = None) -> None:
-        self._file: BinaryIO | None = None
-        if folder is None:
-            return
         # Process id and count keep two files of one second apart.
         unique = f"{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{next(_COUNT):04}"
-        self._path = folder / f"events.out.tfevents.{unique}"
-        self._file = self._path.open("xb")
+        self._path = folder / f"events.out.tfevents.{unique}" if folder else Path(os.devnull)
+        self._file = self._path.open("ab")
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if purge_step is not None:
             start = SessionLog(status=SessionLog.START)
@@ -75,18 +72,16 @@ class Scalars:
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            with files.name_in_errors(self._path):  # what a full disk refused is tried again
-                self._file.close()
+        with files.name_in_errors(self._path):  # what a full disk refused is tried again
+            self._file.close()
 
     def _write_values(self, values: Sequence[Summary.Value], step: int) -> None:
         self._write(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
     def _write(self, event: Event) -> None:
-        if self._file is not None:
-            with files.name_in_errors(self._path):
-                self._file.write(as_record(event.SerializeToString()))
-                self._file.flush()
+        with files.name_in_errors(self._path):
+            self._file.write(as_record(event.SerializeToString()))
+            self._file.flush()
 
 
 def as_record(data: bytes) -> bytes:
