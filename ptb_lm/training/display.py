@@ -29,6 +29,14 @@ POINTS = 50  # of an epoch in TensorBoard, at most; it shows a thousand of a cur
 UNKNOWN_WIDTH = 80  # columns of a terminal that does not tell
 UNKNOWN = "?"  # stands for a time that cannot be known yet
 SHORTEST_BAR = 10  # columns
+# How a time is shown: unit, its seconds, decimals, and how many of it are shown in the next unit.
+UNITS = (
+    ("s", 1, 0, 99.5),
+    ("m", 60, 0, 99.5),
+    ("h", 3600, 1, 9.95),
+    ("h", 3600, 0, 99.5),
+    ("d", 86400, 0, math.inf),
+)
 # Facts of an environment that affect the last digits of numbers.
 ROUNDING = ("torch", "tensorflow", "device", "kernels", "float32_products", "reduce_precision", "threads")
 
@@ -100,7 +108,6 @@ def tell_what_changed(before: dict[str, Any], now: dict[str, Any], *, has_dropou
         now: Environment of this session.
         has_dropout: True if the run has dropout.
     """
-    has_moved = ("cuda" in before) != ("cuda" in now)
     differences = [
         f"{name.replace('_', ' ')} {before[name]} before, {now[name]} now"
         for name in ROUNDING
@@ -113,7 +120,7 @@ def tell_what_changed(before: dict[str, Any], now: dict[str, Any], *, has_dropou
                 f"the number of {name} changed from {before.get(name, 1)} to {now.get(name, 1)}{masks}"
             )
     # TensorFlow's stream goes on where it was, on every device.
-    if has_moved and "torch" in now:
+    if "torch" in now and ("cuda" in before) != ("cuda" in now):
         where = ("a CPU", "a GPU") if "cuda" in now else ("a GPU", "a CPU")
         cli.remark(f"the run moved from {where[0]} to {where[1]}{masks}")
     if differences:
@@ -121,12 +128,6 @@ def tell_what_changed(before: dict[str, Any], now: dict[str, Any], *, has_dropou
             f"from now on the numbers round differently from a run that never stopped: "
             f"{'; '.join(differences)}"
         )
-
-
-def tell_finished(result: dict[str, Any], directory: RunDirectory) -> None:
-    """Say that there is nothing to resume, and what the run has reached."""
-    cli.remark(f"the run in {directory.path} is finished; to train it further, give more --epochs")
-    report(result, directory)
 
 
 def report(result: dict[str, Any], directory: RunDirectory) -> None:
@@ -243,16 +244,10 @@ def fit_bar(facts: Sequence[str], columns: int) -> str:
 
 def duration(seconds: float) -> str:
     """Return a time in at most four characters and its unit: 95s, 12m, 1.8h, 37h, 12d."""
-    if not math.isfinite(seconds):
-        return UNKNOWN
-    if seconds < 99.5:
-        return f"{seconds:.0f}s"
-    minutes, hours = seconds / 60, seconds / 3600
-    if minutes < 99.5:
-        return f"{minutes:.0f}m"
-    if hours < 9.95:
-        return f"{hours:.1f}h"
-    return f"{hours:.0f}h" if hours < 99.5 else f"{hours / 24:.0f}d"
+    for name, unit, digits, limit in UNITS:
+        if seconds / unit < limit:
+            return f"{seconds / unit:.{digits}f}{name}"
+    return UNKNOWN  # it is not finite
 
 
 def _short(perplexity: float) -> str:

@@ -48,8 +48,7 @@ class TrainRequest:
         command: Command line, for the record.
         given: Flags that were given, by name.
         run: Configuration of the run.
-        directory: Folder of the run.
-        ranks: Processes that train the run together.
+        directory: Folder of the run, and the processes that train it together.
         found: Configuration in the folder of a run that is resumed; None: the run is new.
         vocabulary: Words of the run, if an earlier run has them.
         start: Run whose weights it begins with.
@@ -60,7 +59,6 @@ class TrainRequest:
     given: Mapping[str, Any]
     run: RunConfig
     directory: RunDirectory
-    ranks: Ranks
     found: RunConfig | None = None
     vocabulary: Vocabulary | None = None
     start: Start | None = None
@@ -114,7 +112,6 @@ def parse_request(given: dict[str, Any], command: str, ranks: Ranks) -> TrainReq
             given=given,
             run=resumed_config(found, given),
             directory=directory,
-            ranks=ranks,
             found=found,
             vocabulary=directory.read_vocabulary(),
         )
@@ -133,7 +130,6 @@ def parse_request(given: dict[str, Any], command: str, ranks: Ranks) -> TrainReq
         given=given,
         run=config,
         directory=RunDirectory(path, ranks),
-        ranks=ranks,
         vocabulary=start.vocabulary if start else None,
         start=start,
         reason=reason,
@@ -149,7 +145,7 @@ def prepare(request: TrainRequest) -> tuple[TrainRequest, Corpus, Backend]:
     Raises:
         UserError: The text or the model is impossible, or they are not those of the run that is resumed.
     """
-    start, ranks, directory = request.start, request.ranks, request.directory
+    start, directory, ranks = request.start, request.directory, request.directory.ranks
     ranks.check_divisible(request.run.hyperparameters.batch_size)
     config, corpus = ranks.same_on_all(lambda: _load_text(request), lambda text: _shared_facts(*text, ranks))
     if start:
@@ -185,13 +181,12 @@ def run(
         UserError: Another process uses the run directory, or there is not enough memory for a step.
         LostRankError: Another process ended; the run directory has the newest state.
     """
-    given, ranks, config, directory = request.given, request.ranks, request.run, request.directory
+    given, config, directory, ranks = request.given, request.run, request.directory, request.directory.ranks
     if request.found is None and "run_dir" not in given:
         path = directory.path
         directory = RunDirectory(ranks.run_on_first(lambda: run_folders.create_folder(path)), ranks)
     with directory.lock(), StopRequest(is_one_of_several=ranks.size > 1) as stop:
         _check_unchanged(request, directory)
-        log_seconds = given.get("log_interval", LOG_SECONDS)
         trainer = Trainer(
             config,
             corpus,
@@ -200,7 +195,7 @@ def run(
             stop=stop,
             command=request.command,
             command_start=command_start,
-            log_seconds=log_seconds,
+            log_seconds=given.get("log_interval", LOG_SECONDS),
         )
         trainer.environment |= processes.torchrun_job()
         if request.found is None:
@@ -211,7 +206,10 @@ def run(
             # A run that went on and has not been tested since still has the result of its earlier end.
             if result and trainer.progress.epoch == trainer.config.epochs == result["epochs"]:
                 directory.restore_metrics(trainer.progress.rows)
-                display.tell_finished(result, directory)
+                cli.remark(
+                    f"the run in {directory.path} is finished; to train it further, give more --epochs"
+                )
+                display.report(result, directory)
                 return 0
             directory.remove_leftovers()
             directory.write_config(config)
@@ -245,7 +243,7 @@ def _check_unchanged(request: TrainRequest, directory: RunDirectory) -> None:
     """Check that no other process has been at work in the folder since this one looked at it."""
     if request.found is None:
         path, overwrite = directory.path, bool(request.given.get("overwrite"))
-        request.ranks.run_on_first(lambda: run_folders.refuse_existing(path, overwrite=overwrite))
+        directory.ranks.run_on_first(lambda: run_folders.refuse_existing(path, overwrite=overwrite))
     elif directory.read_config() != request.found:
         raise UserError(f"another process has changed {directory.config}; try again")
 
