@@ -227,17 +227,18 @@ def epoch_row(
         valid_perplexity: Perplexity of the kept weights: of their average if there is one.
         unaveraged_valid_perplexity: Perplexity of the weights; None in a run that does not average them.
     """
-    average_only = {"unaveraged_valid_perplexity": unaveraged_valid_perplexity}
-    return {
-        "epoch": progress.epoch + 1,
-        "learning_rate": learning_rate,
-        "train_perplexity": perplexity_of(progress.nll, tokens),
-        "valid_perplexity": valid_perplexity,
-        **(average_only if unaveraged_valid_perplexity is not None else {}),
-        "words_per_second": progress.words_per_second,
-        "seconds": progress.clocked_seconds,
-        "gradient_norm": progress.gradient_norms / progress.step,
-    }
+    return json_fields.without_nulls(
+        {
+            "epoch": progress.epoch + 1,
+            "learning_rate": learning_rate,
+            "train_perplexity": perplexity_of(progress.nll, tokens),
+            "valid_perplexity": valid_perplexity,
+            "unaveraged_valid_perplexity": unaveraged_valid_perplexity,
+            "words_per_second": progress.words_per_second,
+            "seconds": progress.clocked_seconds,
+            "gradient_norm": progress.gradient_norms / progress.step,
+        }
+    )
 
 
 def epoch_line(row: JsonObject, config: Config, *, last_rate: float) -> str:
