@@ -92,7 +92,10 @@ class Checkpoints:
         training = self.backend.export_training_state(state)
         averages = self.averages.export(progress)
         if self._best is not None:
-            self._write_best(self._best, progress)
+            best = {"epoch": progress.best_epoch, "valid_perplexity": progress.best_perplexity}
+            # A result that was reported before the run went on is not true of these weights.
+            self.directory.remove_result()
+            self.directory.write_weights(self._best, self.run, self.corpus.vocabulary, best=best)
             self._best = None
         progress = msgspec.structs.replace(progress, run_seconds=self.run_seconds())
         self.directory.write_state(
@@ -151,12 +154,6 @@ class Checkpoints:
         if best and best["valid_perplexity"] < progress.best_perplexity:
             # The process died after it wrote these weights and before it wrote the state of their epoch.
             progress.best_epoch, progress.best_perplexity = best["epoch"], best["valid_perplexity"]
-
-    def _write_best(self, weights: Arrays, progress: Progress) -> None:
-        best = {"epoch": progress.best_epoch, "valid_perplexity": progress.best_perplexity}
-        # A result that was reported before the run went on is not true of these weights.
-        self.directory.remove_result()
-        self.directory.write_weights(weights, self.run, self.corpus.vocabulary, best=best)
 
 
 def divergence_error(

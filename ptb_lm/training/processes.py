@@ -109,14 +109,6 @@ def _batch_size(given: dict[str, Any]) -> int:
     return run.hyperparameters.batch_size
 
 
-def _check_reduce_precision(devices: int, reduce_precision: str) -> None:
-    if devices == 1 and reduce_precision != REDUCE_PRECISIONS[0]:
-        raise UserError(
-            f"--reduce-precision {reduce_precision} is for several devices, and there is one; "
-            "--devices trains on more"
-        )
-
-
 @contextlib.contextmanager
 def join(given: Mapping[str, Any]) -> Iterator[Ranks]:
     """Yield the processes of this training, once all of them are there; one alone reports an error of all.
@@ -133,7 +125,11 @@ def join(given: Mapping[str, Any]) -> Iterator[Ranks]:
     launcher, size = find_launcher()
     if size == 1:
         devices = given.get("devices", 1)
-        _check_reduce_precision(devices, reduce_precision)
+        if devices == 1 and reduce_precision != REDUCE_PRECISIONS[0]:
+            raise UserError(
+                f"--reduce-precision {reduce_precision} is for several devices, and there is one; "
+                "--devices trains on more"
+            )
         yield Ranks(devices, reduce_precision=reduce_precision)
         return
     choice = Choice.create(framework=_framework(given))

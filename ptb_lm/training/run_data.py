@@ -149,13 +149,15 @@ def report(run: RunConfig, data: Corpus) -> Iterator[str]:
         yield _describe_preparation(
             run.preparation, data, has_limit=run.init_from is None or run.init_from.new_words > 0
         )
-        yield f"words read as {UNK}: {_shares(data)}"
+        shares = ", ".join(f"{_share(data, split):.2%} of {split}" for split in data.splits)
+        yield f"words read as {UNK}: {shares}"
     if run.init_from:
         count = run.init_from.new_words
         new_ones = f", {count:,} new ones among them" if count else ""
+        unknown = ", ".join(f"{split} {count:,}" for split, count in data.unknown_counts.items())
         yield (
             f"weights and vocabulary of {run.init_from.run}: {len(data.vocabulary):,} words{new_ones}; "
-            f"tokens that it lacks, read as {UNK}: {_unknown_counts(data)}"
+            f"tokens that it lacks, read as {UNK}: {unknown}"
         )
 
 
@@ -176,17 +178,9 @@ def _describe_preparation(preparation: Preparation, data: Corpus, *, has_limit: 
     return f"text: {', '.join(parts)}; the vocabulary covers {coverage:.2%} of the training text{hint}"
 
 
-def _shares(data: Corpus) -> str:
-    return ", ".join(f"{_share(data, split):.2%} of {split}" for split in data.splits)
-
-
 def _share(data: Corpus, split: str) -> float:
     """Return which part of the words of a split, without ends of lines, is `<unk>`."""
     ids: Ids = data.splits[split]
     words = int((ids != data.vocabulary.ids.get(EOS, -1)).sum())
     unknown = data.vocabulary.unknown
     return int((ids == unknown).sum()) / words if unknown is not None and words else 0.0
-
-
-def _unknown_counts(data: Corpus) -> str:
-    return ", ".join(f"{split} {count:,}" for split, count in data.unknown_counts.items())

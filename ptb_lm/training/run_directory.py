@@ -74,15 +74,11 @@ class RunDirectory:
     def create(self, run: RunConfig, vocabulary: Vocabulary) -> None:
         """Make the folder with its configuration and vocabulary, and remove the files of an older run."""
         (self.path / "state").mkdir(parents=True, exist_ok=True)
-        self.clear()
-        self.write_config(run)
-        vocabulary.save(self.vocabulary)
-
-    def clear(self) -> None:
-        """Remove what a run has trained and measured, so that it never began."""
         self.remove_leftovers()
         for stale in (self.state, self.weights, self.result, self.metrics, *self.event_files()):
             stale.unlink(missing_ok=True)
+        self.write_config(run)
+        vocabulary.save(self.vocabulary)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
