@@ -52,8 +52,6 @@ def train(given: dict[str, Any], train_one: TrainOne) -> int:
     run_data.check_folder(config)
     # Where other processes train, they choose: this one would hold a part of the GPU's memory to its end.
     trains_here = jobs == 1 and not processes.should_start(given)
-    if trains_here:
-        config, _ = with_fastest(config, given, Ranks(given.get("devices", 1)))
     extend = bool(given.get("extend_vocabulary"))  # which draws the weights of new words
     if start and len(seeds) > 1 and not _is_random(config, start, extend=extend):
         raise UserError(
@@ -61,6 +59,7 @@ def train(given: dict[str, Any], train_one: TrainOne) -> int:
             f"without dropout{' or new words' * extend} or --vary-num-steps nothing else is drawn"
         )
     if trains_here:
+        config, _ = with_fastest(config, given, Ranks(given.get("devices", 1)))
         # Imported before there is a folder: meanwhile a signal ends the process at once.
         config.choice.builder()
     model = None if trains_here else given.get("model", AUTO)
