@@ -97,8 +97,10 @@ class Trainer:
         progress = self.progress
         steps_done = self._steps_done()
         is_resumed = len(progress.environments) > 1
-        purge_step = steps_done + 1 if is_resumed else None
-        scalars = Scalars(self.directory.path if self.ranks.is_first else None, purge_step=purge_step)
+        scalars = Scalars(
+            self.directory.path if self.ranks.is_first else None,
+            purge_step=steps_done + 1 if is_resumed else None,
+        )
         display = Display(progress, self.config, self.plan, log_seconds=self.log_seconds, scalars=scalars)
         with contextlib.closing(scalars):
             self._save()  # before any work: a folder that cannot be written is noticed now
