@@ -11,7 +11,7 @@ from typing import Any
 
 from ptb_lm.common.program import command_name
 from ptb_lm.model import cells
-from ptb_lm.model.choice import Choice
+from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS, Framework
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
@@ -47,14 +47,18 @@ def choose_safe(
     Nothing is imported, so nothing is known of the machine.
 
     Args:
-        given: Choices by name.
+        given: Flags by name, those of choices among them.
         cell: Cell that the model must compute, if the framework can.
         registry: Frameworks to choose from.
 
     Raises:
         UserError: As for `Choice`.
     """
-    given = {"framework": "torch", "precision": SAFE_PRECISION, **given}
+    given = {
+        "framework": "torch",
+        "precision": SAFE_PRECISION,
+        **{name: given[name] for name in CHOICE_NAMES if name in given},
+    }
     name = given["framework"]
     row = registry.get(name)
     if row is not None and "model" not in given:

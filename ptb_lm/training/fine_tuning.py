@@ -15,7 +15,6 @@ from ptb_lm.data.preparation import BUILT_IN, Preparation, Treatment, from_flags
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import fastest, parameters
 from ptb_lm.model.backend import Arrays
-from ptb_lm.model.choice import CHOICE_NAMES
 from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.training import run_data, run_folders, tensors
 from ptb_lm.training.run_config import InitFrom, RunConfig
@@ -73,15 +72,17 @@ class Start:
                 raise UserError(f"{here} contradicts the run {self.directory.path}, which has {there}")
         check_effects(before, {name: value for name, value in given.items() if name in STRUCTURE})
         self._check_scales(given)
-        choices = {"framework": self.run.choice.framework}
-        choices |= {name: given[name] for name in CHOICE_NAMES if name in given}
-        given = {**self._own_text(), **given} if "data" not in given else given
+        given = {
+            "framework": self.run.choice.framework,
+            **({} if "data" in given else self._own_text()),
+            **given,
+        }
         data = given["data"]
         return RunConfig(
             config=self.run.config,
             recipe=self.run.recipe,
             data=data,
-            choice=fastest.choose_safe(choices, cell=before.cell),
+            choice=fastest.choose_safe(given, cell=before.cell),
             hyperparameters=with_given(
                 before.replace(learning_rate=before.learning_rate * INIT_FROM_RATE),
                 {name: value for name, value in given.items() if name not in STRUCTURE},

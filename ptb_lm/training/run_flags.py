@@ -53,12 +53,11 @@ def new_config(given: dict[str, Any]) -> RunConfig:
     preset = given.get("config", "demo" if data == "synthetic" else "small")
     recipe = given.get("recipe", "default")
     hyperparameters = with_given(RECIPES[recipe][preset], given)
-    choices = {name: given[name] for name in CHOICE_NAMES if name in given}
     return RunConfig(
         config=preset,
         recipe=recipe,
         data=data,
-        choice=fastest.choose_safe(choices, cell=hyperparameters.cell),
+        choice=fastest.choose_safe(given, cell=hyperparameters.cell),
         hyperparameters=hyperparameters,
         preparation=from_flags(given, data, is_file=Path(data).is_file()),
         text_column=given.get("text_column"),
