@@ -67,7 +67,7 @@ def should_start(given: Mapping[str, Any]) -> bool:
     if size > 1 and devices not in (1, size):
         raise UserError(f"--devices {devices} does not match the {size} processes that {name} names")
     row = FRAMEWORKS[_framework(given)]
-    return devices > size and not row.trains_on_devices
+    return devices > size and bool(row.start)
 
 
 def start(given: dict[str, Any], command: Sequence[str]) -> int:
@@ -78,11 +78,9 @@ def start(given: dict[str, Any], command: Sequence[str]) -> int:
         command: Command line of ptb_lm.train.
 
     Raises:
-        UserError: The framework has no such thing, or the batch cannot be shared by so many.
+        UserError: The batch cannot be shared by so many.
     """
     choice = Choice.create(framework=_framework(given))
-    if not choice.framework_row.start:
-        raise UserError(f"--devices: {choice.framework} trains in one process here; --framework torch can")
     if "batch_size_per_device" not in given:
         check_divisible(_batch_size(given), given["devices"])
     os.environ[TYPED_COMMAND] = cli.command_name("train")  # which they name
