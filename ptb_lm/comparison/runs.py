@@ -115,14 +115,17 @@ class RunGroup:
     def settings(self) -> dict[str, Any]:
         """The chosen settings by name, without the seed; and the machine and the number of parameters."""
         config = self.runs[0].config
-        values = config.to_json()
-        values |= values.pop("hyperparameters")
-        if values.pop("preparation", None):
-            values |= effective_settings(config.preparation)
-        values |= {"init_from": values["init_from"]["run"]} if "init_from" in values else {}
-        for name in ("seed", "source"):
+        written = config.to_json()
+        values = {
+            **written,
+            **written["hyperparameters"],
+            **(effective_settings(config.preparation) if config.preparation else {}),
+            "data": self.runs[0].data,
+        }
+        if config.init_from:
+            values["init_from"] = config.init_from.run
+        for name in ("seed", "source", "hyperparameters", "preparation"):
             values.pop(name, None)
-        values["data"] = self.runs[0].data
         complete = [run for run in self.runs if run.result]
         if not complete:
             return {**values, **UNKNOWN, "device": _device(self.runs[0])}

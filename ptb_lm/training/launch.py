@@ -21,7 +21,6 @@ from ptb_lm.model import backend, parameters
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.ranks import SINGLE_PROCESS, Facts, Ranks
 from ptb_lm.training import display, processes, run_data, run_folders
-from ptb_lm.training.display import LOG_SECONDS
 from ptb_lm.training.fine_tuning import Start
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
@@ -195,7 +194,7 @@ def run(
             stop=stop,
             command=request.command,
             command_start=command_start,
-            log_seconds=given.get("log_interval", LOG_SECONDS),
+            log_seconds=given.get("log_interval", display.LOG_SECONDS),
         )
         trainer.environment |= processes.torchrun_job()
         if request.found is None:
