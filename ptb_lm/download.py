@@ -12,21 +12,20 @@ PROG = cli.command_name("download")
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog=PROG, description="Download Penn Treebank and verify it.")
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "--to",
         type=Path,
         default=penn_treebank_folder(),
         help="where to put the files (default: %(default)s; PTB_LM_DATA changes it)",
     )
-    add(
+    parser.add_argument(
         "--mirror",
         nargs="+",
         action="extend",
         metavar="URL",
         help="the folders or .tgz archives to try, in this order",
     )
-    add("--overwrite", action="store_true", help="replace files that have other content")
+    parser.add_argument("--overwrite", action="store_true", help="replace files that have other content")
     return parser
 
 

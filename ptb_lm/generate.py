@@ -19,41 +19,40 @@ def _parser() -> cli.Parser:
         prog=PROG, description="Generate text word by word. It begins after an <eos> and the prompt."
     )
     loading.add_run(parser)
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "--prompt",
         default="",
         metavar="TEXT",
         help="the beginning of the text; each newline is an <eos> (default: empty)",
     )
-    add(
+    parser.add_argument(
         "--length",
         type=cli.whole_number(1),
         metavar="N",
         help="number of words, over several sentences (default: one sentence, of 10,000 words at most)",
     )
-    add(
+    parser.add_argument(
         "--temperature",
         type=float,
         default=1.0,
         metavar="X",
         help="below 1: likely words become more likely; 0: always the most likely word (default: 1)",
     )
-    add("--top-k", type=int, metavar="K", help="draw only from the K most likely words")
-    add(
+    parser.add_argument("--top-k", type=int, metavar="K", help="draw only from the K most likely words")
+    parser.add_argument(
         "--top-p",
         type=float,
         metavar="P",
         help="draw only from the smallest set of words with total probability P",
     )
-    add(
+    parser.add_argument(
         "--seed",
         type=cli.whole_number(0),
         metavar="N",
         help="the same seed gives the same text (default: a new text each time)",
     )
-    add("--unk", action="store_true", help="allow <unk> in the text")
-    add(
+    parser.add_argument("--unk", action="store_true", help="allow <unk> in the text")
+    parser.add_argument(
         "--count",
         type=cli.whole_number(1),
         default=1,

@@ -176,9 +176,8 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_speed(group: argparse._ArgumentGroup) -> None:
-    names, executions = tuple(FRAMEWORKS), frameworks.EXECUTIONS
     fastest_or = f"{frameworks.AUTO} (default: the fastest),"
-    _add_choice(group, "--framework", names, _one_of(names, "torch"))
+    _add_choice(group, "--framework", FRAMEWORKS, _one_of(FRAMEWORKS, "torch"))
     group.add_argument(
         "--model",
         choices=(frameworks.AUTO, *frameworks.MODELS),
@@ -186,7 +185,8 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
         metavar="NAME",
         help=f"{fastest_or} {_one_of(frameworks.MODELS, '')}",
     )
-    _add_choice(group, "--execution", executions, f"{_one_of(executions, '')} (defaults: see --help-models)")
+    executions = _one_of(frameworks.EXECUTIONS, "")
+    _add_choice(group, "--execution", frameworks.EXECUTIONS, f"{executions} (defaults: see --help-models)")
     _add_choice(
         group,
         "--unroll",

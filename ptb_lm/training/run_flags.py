@@ -225,16 +225,17 @@ def add_text(group: argparse._ArgumentGroup) -> None:
     Without them a folder is read as prepared text.
     """
     add_column(group)
-    add = group.add_argument
-    add(
+    group.add_argument(
         "--tokenize",
         choices=TOKENIZERS,
         metavar="NAME",
         help="whitespace (default), words (NLTK, as in Penn Treebank) or characters",
     )
-    add("--lowercase", action="store_true", default=None, help="put words into lower case")
-    add("--numbers", action="store_true", default=None, help="replace each number by N, as in Penn Treebank")
-    add(
+    group.add_argument("--lowercase", action="store_true", default=None, help="put words into lower case")
+    group.add_argument(
+        "--numbers", action="store_true", default=None, help="replace each number by N, as in Penn Treebank"
+    )
+    group.add_argument(
         "--min-count",
         type=cli.whole_number(1),
         metavar="N",
@@ -243,14 +244,14 @@ def add_text(group: argparse._ArgumentGroup) -> None:
             "not with --vocab-size"
         ),
     )
-    add(
+    group.add_argument(
         "--vocab-size",
         type=cli.whole_number(3),
         metavar="N",
         help="keep the N most frequent words, <eos> and <unk> included",
     )
     for split in ("valid", "test"):
-        add(
+        group.add_argument(
             f"--{split}-fraction",
             type=float,
             metavar="X",
