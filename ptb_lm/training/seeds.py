@@ -4,14 +4,14 @@ import contextlib
 import gc
 import os
 import re
-import selectors
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import IO, Any
 
 from ptb_lm.common import cli, files, signals, streams
 from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
@@ -150,29 +150,28 @@ def _train_in_parallel(commands: dict[int, list[str]], jobs: int) -> dict[int, i
     Raises:
         signals.Stopped: A signal to stop ended some of them.
     """
-    waiting, running, statuses = list(commands.items()), list[_Child](), dict[int, int]()
+    waiting, running, statuses = list(commands.items()), dict[IO[bytes], _Child](), dict[int, int]()
     is_forwarded = False
-    with StopRequest() as stop, selectors.DefaultSelector() as output:
+    with StopRequest() as stop:
         try:
             while running or (waiting and not stop.signal_number):
                 while waiting and len(running) < jobs and not stop.signal_number:
-                    running.append(_Child(*waiting.pop(0)))
-                    output.register(running[-1].stdout, selectors.EVENT_READ, running[-1])
+                    child = _Child(*waiting.pop(0))
+                    running[child.stdout] = child
                 if stop.signal_number and not is_forwarded:
-                    _send_signal(running, stop.signal_number)
+                    _send_signal(running.values(), stop.signal_number)
                     is_forwarded = True
-                for key, _ in output.select(WATCH_SECONDS):
-                    child: _Child = key.data
-                    if not child.print_lines():
-                        output.unregister(child.stdout)
-                        running.remove(child)
+                for stdout in select.select(running.keys(), [], [], WATCH_SECONDS)[0]:
+                    if not running[stdout].print_lines():
+                        child = running.pop(stdout)
                         statuses[child.seed] = child.wait(is_stopped=stop.signal_number is not None)
         except BaseException as error:
             # A signal for the second time stops them at once. After another error they save.
             _send_signal(
-                running, error.exit_status - 128 if isinstance(error, signals.Stopped) else signal.SIGTERM
+                running.values(),
+                error.exit_status - 128 if isinstance(error, signals.Stopped) else signal.SIGTERM,
             )
-            for child in running:
+            for child in running.values():
                 child.wait(is_stopped=True)
             raise
         if stop.signal_number and (waiting or any(status > 128 for status in statuses.values())):
@@ -231,7 +230,7 @@ class _Child:
         return status if status >= 0 else 128 - status
 
 
-def _send_signal(children: Sequence[_Child], number: int) -> None:
+def _send_signal(children: Iterable[_Child], number: int) -> None:
     for child in children:
         child.process.send_signal(number)
 
