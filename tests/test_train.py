@@ -118,7 +118,7 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
         (["--config", "awd", "--keep-prob", "0.5"], "--keep-prob would change nothing"),
         (
             ["--num-layers", "1", "--between-keep-prob", "0.5"],
-            "--between-keep-prob would change nothing in a single layer",
+            "--between-keep-prob would change nothing with --num-layers 1",
         ),
         (
             [
