@@ -29,6 +29,14 @@ LAST_EPOCH = "The last epoch, where it is not the best"
 DIFFERENCES = "What differs"
 SHARED_CAPTION = "What is the same in all of them"
 
+# How the value of a setting is written, by its type; others are written as they are given to their flags.
+_TEXTS: dict[type, Callable[[Any], str]] = {
+    type(None): lambda _: NOTHING,
+    bool: lambda value: "yes" if value else "no",
+    int: "{:,}".format,
+    float: "{:g}".format,
+}
+
 
 @dataclass(frozen=True)
 class _Figure:
@@ -204,13 +212,7 @@ def _epochs(run: Run) -> str:
 
 
 def _text(value: Any) -> str:
-    if value is None:
-        return NOTHING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:g}" if isinstance(value, float) else format_value(value)
+    return _TEXTS.get(type(value), format_value)(value)
 
 
 def curves(groups: Sequence[RunGroup]) -> CurvePlot:
