@@ -35,6 +35,7 @@ _TEXTS: dict[type, Callable[[Any], str]] = {
     bool: lambda value: "yes" if value else "no",
     int: "{:,}".format,
     float: "{:g}".format,
+    list: lambda value: " ".join(map(str, value)) or NOTHING,
 }
 
 

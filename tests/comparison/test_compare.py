@@ -105,6 +105,12 @@ def test_the_tables_tell_what_was_reached_and_what_differs(folder: Path) -> None
     assert not found.keys() & same.keys()
 
 
+def test_the_sizes_of_layers_are_written_as_their_flag_has_them(folder: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(folder / "other", tmp_path / "uneven")
+    runs.change(run / "config.json", lambda config: config["hyperparameters"].update(layer_sizes=[7, 5]))
+    assert differences(run, folder / "other") == {"layer sizes": {"uneven": "7 5", "other": "–"}}
+
+
 @pytest.fixture
 def unlike(folder: Path, tmp_path: Path) -> Path:
     """A run that differs from the others in nearly all settings."""
