@@ -214,7 +214,8 @@ class Preparation(Treatment):
         """
         if not isinstance(values, dict) or values.keys() != {*FIELDS}:
             raise UserError(f"it must have the keys {', '.join(FIELDS)}")
-        return convert(values, cls)
+        convert(values, cls)  # checks; what it returns would be written again without the nulls
+        return cls(**values)
 
 
 def effective_settings(preparation: Preparation | None) -> dict[str, Any]:

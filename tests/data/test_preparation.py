@@ -7,6 +7,7 @@ import tracemalloc
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from support import installed
@@ -361,6 +362,7 @@ def test_a_preparation_is_kept_as_json() -> None:
         assert Preparation.from_json(dataclasses.asdict(preparation)) == preparation
     default = dataclasses.asdict(Preparation())
     assert Preparation.from_json(default) == Preparation()
+    assert msgspec.to_builtins(Preparation.from_json(default)) == default, "as a resumed run writes it again"
     for broken in (None, {}, {**default, "more": 1}):
         with pytest.raises(UserError, match="must have the keys tokenize, "):
             Preparation.from_json(broken)
