@@ -51,42 +51,39 @@ class GradientExchange:
 
     Args:
         ranks: Processes that exchange gradients.
-        device: Device of the gradients.
+        softmax_gradient: Gradient of the softmax, of V columns, which each step writes.
         precision: Precision of the model. Numbers are sent and summed in the type of its stored weights,
             unless the ranks have another reduce precision.
-        vocabulary_size: V.
     """
 
-    def __init__(
-        self, ranks: "TorchRanks", *, device: torch.device, precision: Precision, vocabulary_size: int
-    ) -> None:
+    def __init__(self, ranks: "TorchRanks", softmax_gradient: Tensor, precision: Precision) -> None:
         self.size = ranks.size
-        self._ranks, self._vocabulary_size = ranks, vocabulary_size
+        self._ranks, self._vocabulary_size = ranks, softmax_gradient.shape[1]
         self._wire = torch.bfloat16 if ranks.reduce_precision == "bf16" else precision.master
-        self._device, self._group = device, ranks.device_group(device)
-        self._under_way: list[tuple[Any, Tensor, Tensor]] = []  # work, what is sent, the gradient
-        # Gradients held back until all ranks have come to their first exchange; None from then on.
-        self._waiting: list[Tensor] | None = []
+        self._group = ranks.device_group(softmax_gradient.device)
+        # As it lies in memory; and what is sent: the same tensor, or a copy of another type.
+        self._softmax = softmax_gradient if softmax_gradient.is_contiguous() else softmax_gradient.T
+        self._softmax_sent = self._softmax.to(self._wire)
+        self._work: Any = None  # the sum that is under way
+        self._have_met = False  # whether all ranks have come to their first exchange
         self._buffers: dict[str, Tensor] = {}
 
     def environment(self) -> dict[str, Any]:
         """Return the number of processes, and the type in which their gradients are sent and summed."""
         return {"processes": self.size, "reduce_precision": str(self._wire).removeprefix("torch.")}
 
-    def start_reduce(self, gradient: Tensor) -> None:
-        """Start to sum a gradient over the ranks, in place."""
-        if self._waiting is not None:
-            self._waiting.append(gradient)
-            return
-        wire = gradient if gradient.is_contiguous() else gradient.T  # as it lies in memory
-        if wire.dtype != self._wire:
-            wire = self._buffer("softmax", wire.numel()).view(wire.shape).copy_(wire)
-        work = self._sum(wire, wait=False)
-        self._under_way.append((work, wire, gradient))
+    def start_reduce(self) -> None:
+        """Start to sum the softmax's gradient over the ranks, in place. The first sum waits for all ranks."""
+        if self._have_met:
+            self._softmax_sent.copy_(self._softmax)
+            self._work = self._sum(self._softmax_sent, wait=False)
 
     def wait_and_merge(self, window: WindowGradients) -> WindowGradients:
-        """Wait for the sums that were started, and return the gradients of all ranks' windows together."""
-        self._wait_before_first()
+        """Wait for the sum that was started, and return the gradients of all ranks' windows together."""
+        if not self._have_met:  # one of them may compile much longer than another
+            self._ranks.barrier()
+            self._have_met = True
+            self.start_reduce()
         nll = window.nll.sum(dtype=torch.float64)[None]
         if are_rows_smaller(self.size * len(window.ids), window.d_embedded.shape[1], self._vocabulary_size):
             nll, ids, d_embedded = self._gather(nll, window.ids, self._narrow(window.d_embedded))
@@ -96,12 +93,9 @@ class GradientExchange:
             ids = torch.arange(self._vocabulary_size, device=window.ids.device)
             d_embedded = self._sum_embedding_gradient(window)
         gradients = self._sum_in_one_piece(window.layers)
-        for work, wire, gradient in self._under_way:
-            with self._ranks.collective(after_step=True):
-                work.wait()
-            if wire.dtype != gradient.dtype:
-                (gradient if gradient.is_contiguous() else gradient.T).copy_(wire)
-        self._under_way = []
+        with self._ranks.collective(after_step=True):
+            self._work.wait()
+        self._softmax.copy_(self._softmax_sent)
         return WindowGradients(nll, ids, d_embedded, gradients)
 
     def broadcast_norm(self, norm: Tensor) -> Tensor:
@@ -112,14 +106,6 @@ class GradientExchange:
         with self._ranks.collective(after_step=True):
             dist.broadcast(norm, src=0, group=self._group)
         return norm
-
-    def _wait_before_first(self) -> None:
-        """Wait for all ranks before the first exchange: one of them may compile much longer than another."""
-        if self._waiting is not None:
-            self._ranks.barrier()
-            waiting, self._waiting = self._waiting, None
-            for gradient in waiting:
-                self.start_reduce(gradient)
 
     def _narrow(self, rows_NE: Tensor) -> Tensor:
         """Return rows in the narrower of their own type and the wire's: rows are sent, not summed."""
@@ -178,7 +164,7 @@ class GradientExchange:
 
     def _buffer(self, name: str, numbers: int) -> Tensor:
         if name not in self._buffers:
-            self._buffers[name] = torch.empty(numbers, dtype=self._wire, device=self._device)
+            self._buffers[name] = self._softmax.new_empty(numbers, dtype=self._wire)
         return self._buffers[name][:numbers]
 
 

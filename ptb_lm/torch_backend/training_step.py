@@ -66,9 +66,8 @@ class TrainingStep:
         if self.ranks.size > 1:
             self.exchange = exchange.GradientExchange(
                 self.ranks,  # type: ignore[arg-type]
-                device=network.device,
-                precision=network.precision,
-                vocabulary_size=vocabulary_size,
+                network.softmax.gradient,
+                network.precision,
             )
         self.loss_scale: LossScale | None = None
         if network.precision.loss_scale != 1:
@@ -117,7 +116,7 @@ class TrainingStep:
                 raw_TBH.detach(), targets_N, mask=masks.units[-1] if masks.units else None
             )
             if self.exchange:
-                self.exchange.start_reduce(network.softmax.gradient)
+                self.exchange.start_reduce()
             d_embedded_TBE, *gradients = torch.autograd.grad(
                 inject_gradient(raw_TBH, d_raw_TBH), [embedded_TBE, *self.parameters]
             )
