@@ -76,73 +76,61 @@ class FusedSequence(torch.autograd.Function):
         """Return the outputs and the last cell states; keep the activations for the backward pass."""
         batch, hidden = h_BH.shape
         kernels = cpu.find_recurrence_kernels(x_PI)
+        tanh_c: list[Tensor] = []  # of torch's operations alone
         # The state before the first step, then after each.
+        h_all = new_matrix(kernels, h_BH, batch + len(x_PI), hidden)
         c_all = c_BH.new_empty(batch + len(x_PI), hidden)
-        c_all[:batch] = c_BH
-        ctx.running, ctx.kernels = running, kernels
+        h_all[:batch], c_all[:batch] = h_BH, c_BH
         if kernels is not None:
             gates_PG = cpu.multiply(x_PI, kernel)
-            padded = h_BH.new_zeros(batch + len(x_PI), kernels.state_width(hidden, h_BH.dtype))
-            h_all = padded[:, :hidden]
-            h_all[:batch] = h_BH
-            kernels.lstm_forward(gates_PG, bias, recurrent_kernel, padded, c_all, running)
-            ctx.save_for_backward(x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all)
-            return h_all[batch:], take_last_steps(c_all[batch:], running).clone()
-        with cpu.use_float32_library(x_PI):
-            gates_PG = torch.addmm(bias, x_PI, kernel)
-        h_all = h_BH.new_empty(batch + len(x_PI), hidden)
-        h_all[:batch] = h_BH
-        steps = ForwardSteps(gates_PG, h_all, c_all, running)
-        with cpu.use_float32_library(x_PI):
-            for t, gates in enumerate(steps.gates):
-                gates.addmm_(steps.h_before[t], recurrent_kernel)
-                steps.finish(t)
-        ctx.save_for_backward(x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all, steps.tanh_c_PH)
+            kernels.lstm_forward(gates_PG, bias, recurrent_kernel, h_all, c_all, running)
+        else:
+            with cpu.use_float32_library(x_PI):
+                gates_PG = torch.addmm(bias, x_PI, kernel)
+                steps = ForwardSteps(gates_PG, h_all, c_all, running)
+                for t, gates in enumerate(steps.gates):
+                    gates.addmm_(steps.h_before[t], recurrent_kernel)
+                    steps.finish(t)
+            tanh_c.append(steps.tanh_c_PH)
+        ctx.running, ctx.kernels = running, kernels
+        ctx.save_for_backward(x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all, *tanh_c)
         return h_all[batch:], take_last_steps(c_all[batch:], running).clone()
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient with respect to each input; None if it is not needed."""
-        x_PI, kernel, _, _, h_all, *_ = ctx.saved_tensors
-        backward = _backward_by_kernels if ctx.kernels is not None else _backward_by_operations
-        d_gates_PG, d_h_BH, d_c_BH = backward(ctx, *grad_outputs)
+        x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all, *tanh_c = ctx.saved_tensors
+        running, kernels = ctx.running, ctx.kernels
+        d_output_PH, d_c_last_BH = grad_outputs  # the last h is among the outputs
+        d_c_BH = d_c_last_BH.clone(memory_format=torch.contiguous_format)
+        if kernels is not None:
+            d_gates_PG, d_h_BH = kernels.lstm_backward(
+                gates_PG, c_all, d_output_PH.contiguous(), recurrent_kernel, d_c_BH, running
+            )
+        else:
+            steps = BackwardSteps(gates_PG, h_all, c_all, tanh_c[0], running, d_output_PH, d_c_BH)
+            with cpu.use_float32_library(x_PI):
+                for t in reversed(range(len(running))):
+                    d_gates, d_h = steps.begin(t)
+                    torch.mm(d_gates, recurrent_kernel.T, out=d_h)
+            d_gates_PG, d_h_BH = steps.d_gates_PG, steps.d_h_BH
         return (
             # Not needed with respect to data.
             cpu.multiply(d_gates_PG, kernel.T) if ctx.needs_input_grad[0] else None,
-            d_h_BH,
+            d_h_BH.to(x_PI.dtype),
             d_c_BH,
             cpu.multiply_transposed(x_PI, d_gates_PG),
-            cpu.multiply_transposed(states_before(h_all, ctx.running), d_gates_PG),
+            cpu.multiply_transposed(states_before(h_all, running), d_gates_PG),
             d_gates_PG.sum(0),
             None,
         )
 
 
-def _backward_by_kernels(ctx: Any, d_output_PH: Tensor, d_c_last_BH: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients with respect to the gates before their nonlinearities, h_0 and c_0."""
-    kernels: Kernels = ctx.kernels
-    _, _, recurrent_kernel, gates_PG, _, c_all = ctx.saved_tensors
-    # The last h is among the outputs, and its gradient among theirs.
-    d_c_BH = d_c_last_BH.clone(memory_format=torch.contiguous_format)
-    if d_output_PH.stride(1) != 1:
-        d_output_PH = d_output_PH.contiguous()
-    d_gates_PG, d_h_BH = kernels.lstm_backward(
-        gates_PG, c_all, d_output_PH, recurrent_kernel, d_c_BH, ctx.running
-    )
-    return d_gates_PG, d_h_BH.to(gates_PG.dtype), d_c_BH
-
-
-def _backward_by_operations(
-    ctx: Any, d_output_PH: Tensor, d_c_last_BH: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the same gradients, by torch's operations."""
-    x_PI, _, recurrent_kernel, gates_PG, h_all, c_all, tanh_c_PH = ctx.saved_tensors
-    steps = BackwardSteps(gates_PG, h_all, c_all, tanh_c_PH, ctx.running, d_output_PH, d_c_last_BH.clone())
-    with cpu.use_float32_library(x_PI):
-        for t in reversed(range(len(ctx.running))):
-            d_gates, d_h = steps.begin(t)
-            torch.mm(d_gates, recurrent_kernel.T, out=d_h)
-    return steps.d_gates_PG, steps.d_h_BH, steps.d_c_BH
+def new_matrix(kernels: Kernels | None, like: Tensor, rows: int, width: int) -> Tensor:
+    """Return a matrix of a type and a device, with rows as the kernels want them, if they compute with it."""
+    if kernels is None:
+        return like.new_empty(rows, width)
+    return like.new_zeros(rows, kernels.state_width(width, like.dtype))[:, :width]
 
 
 class ForwardSteps:

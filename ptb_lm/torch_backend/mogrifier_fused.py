@@ -23,8 +23,14 @@ from typing_extensions import override
 from ptb_lm.model.cells.mogrifier_lstm import BIAS, GATES, RIGHT
 from ptb_lm.torch_backend import cpu, lstm_fused
 from ptb_lm.torch_backend.cells import LayerState, LSTMState
-from ptb_lm.torch_backend.lstm_fused import BackwardSteps, ForwardSteps, states_before, take_last_steps
-from ptb_lm.torch_backend.native import Kernels, mogrifier
+from ptb_lm.torch_backend.lstm_fused import (
+    BackwardSteps,
+    ForwardSteps,
+    new_matrix,
+    states_before,
+    take_last_steps,
+)
+from ptb_lm.torch_backend.native import mogrifier
 from ptb_lm.torch_backend.native.mogrifier import LayerTensors, Round, RoundGradients
 
 LSTM_WEIGHTS = ("kernel", "recurrent_kernel", "bias")
@@ -122,13 +128,6 @@ class FusedSequence(torch.autograd.Function):
             cpu.multiply_transposed(last_P, d_gates_PG, out=d_weights[name])
         torch.sum(d_gates_PG, 0, out=d_weights["bias"])
         return None, None, d_x_PI, d_h_BH.to(x_PI.dtype), d_c_BH, *d_weights.values()
-
-
-def new_matrix(kernels: Kernels | None, like: Tensor, rows: int, width: int) -> Tensor:
-    """Return a matrix of a type and a device, with rows as the kernels want them, if they compute with it."""
-    if kernels is None:
-        return like.new_empty(rows, width)
-    return like.new_zeros(rows, kernels.state_width(width, like.dtype))[:, :width]
 
 
 def new_round(

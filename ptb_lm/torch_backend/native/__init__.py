@@ -46,7 +46,7 @@ class Kernels:
 
     def state_width(self, hidden: int, dtype: torch.dtype) -> int:
         """Return the width of the rows of h in `lstm_forward`; the columns beyond H must be zero."""
-        return -(-hidden // WIDTH_MULTIPLE) * WIDTH_MULTIPLE if dtype == torch.bfloat16 else hidden
+        return round_up(hidden, WIDTH_MULTIPLE) if dtype == torch.bfloat16 else hidden
 
     def lstm_forward(
         self,
@@ -63,22 +63,22 @@ class Kernels:
             gates_PG: The gates. In: x @ kernel. Out: the activations.
             bias_G: The bias.
             kernel_HG: The recurrent kernel.
-            h: [B + P, state_width]. In: the first B rows are h_0. Out: the others are each step's h.
+            h: [B + P, H], a part of a matrix whose rows are as wide as `state_width` says, with zeros beyond
+                H. In: the first B rows are h_0. Out: the others are each step's h.
             c: [B + P, H] in float32. In: the first B rows are c_0. Out: the others are each step's c.
             batch_sizes: Number of samples that have a step, for each of T.
         """
-        hidden, width, dtype = kernel_HG.shape[0], h.shape[1], gates_PG.dtype
-        steps, samples = sum(batch_sizes), batch_sizes[0]
+        hidden, dtype = kernel_HG.shape[0], gates_PG.dtype
+        steps, samples, width = sum(batch_sizes), batch_sizes[0], self.state_width(hidden, dtype)
         check(gates_PG, dtype, steps, 4 * hidden)
         check(bias_G, dtype, 4 * hidden)
         check(kernel_HG, dtype, hidden, 4 * hidden)
-        check(h, dtype, samples + steps, self.state_width(hidden, dtype))
+        check_part(h, dtype, samples + steps, hidden, width)
         check(c, torch.float32, samples + steps, hidden)
-        blocks = -(-hidden // self.lanes)
-        packed_kernel = kernel_HG.new_empty(blocks * 4 * self.lanes * width)
+        packed_kernel = kernel_HG.new_empty(round_up(hidden, self.lanes) * 4 * width)
         self.call(
             "lstm_forward",
-            gates_PG.dtype,
+            dtype,
             *(len(batch_sizes), list_integers(batch_sizes), hidden, width),
             *(gates_PG, bias_G, kernel_HG, packed_kernel, h, c),
         )
@@ -99,7 +99,7 @@ class Kernels:
         Args:
             gates_PG: The gates' activations, as `lstm_forward` left them.
             c: [B + P, H] in float32, as `lstm_forward` left it.
-            d_output_PH: The gradient with respect to the outputs; its rows may lie apart.
+            d_output_PH: The gradient with respect to the outputs.
             kernel_HG: The recurrent kernel.
             d_c_BH: Float32. In: dL/dc_T, without the part through the outputs. Out: dL/dc_0.
             batch_sizes: Number of samples that have a step, for each of T.
@@ -110,17 +110,16 @@ class Kernels:
         check(kernel_HG, dtype, hidden, 4 * hidden)
         check(c, torch.float32, samples + steps, hidden)
         check(d_c_BH, torch.float32, samples, hidden)
-        if d_output_PH.stride(1) != 1 or (d_output_PH.dtype, d_output_PH.shape) != (dtype, (steps, hidden)):
-            raise ValueError("the gradient with respect to the outputs does not fit them")
-        width = -(-hidden // (2 * self.lanes)) * 2 * self.lanes  # of whole blocks
+        check(d_output_PH, dtype, steps, hidden)
+        width = round_up(hidden, 2 * self.lanes)  # of whole blocks
         packed_kernel = kernel_HG.new_empty(width * 4 * hidden)
         d_gates_PG = torch.empty_like(gates_PG)
         d_h = torch.zeros(samples, width, dtype=torch.float32, device="cpu")
         self.call(
             "lstm_backward",
-            gates_PG.dtype,
+            dtype,
             *(len(batch_sizes), list_integers(batch_sizes), hidden, gates_PG, c),
-            *(d_output_PH, d_output_PH.stride(0), kernel_HG, packed_kernel, d_gates_PG, d_h, d_c_BH),
+            *(d_output_PH, kernel_HG, packed_kernel, d_gates_PG, d_h, d_c_BH),
         )
         return d_gates_PG, d_h[:, :hidden]
 
@@ -242,6 +241,11 @@ def _describe_layout(matrix: Tensor) -> tuple[int, Tensor, int]:
     return int(not plain), matrix, matrix.stride(0 if plain else 1)
 
 
+def round_up(number: int, multiple: int) -> int:
+    """Return the smallest multiple that is no less than a number."""
+    return -(-number // multiple) * multiple
+
+
 def list_integers(values: Sequence[int]) -> Any:
     """Return integers as a kernel takes them."""
     return (ctypes.c_int64 * len(values))(*values)
@@ -261,6 +265,13 @@ def check(tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:
         or (tensor.dtype, tensor.shape) != (dtype, shape)
     ):
         raise ValueError(f"a tensor of {tensor.dtype} {tuple(tensor.shape)} where {dtype} {shape} is needed")
+
+
+def check_part(tensor: Tensor, dtype: torch.dtype, rows: int, width: int, stride: int) -> None:
+    """Raise ValueError if a matrix is no part of one whose rows are so wide."""
+    found = (tensor.device.type, tensor.dtype, tuple(tensor.shape), tensor.stride())
+    if found != ("cpu", dtype, (rows, width), (stride or 1, 1)):
+        raise ValueError(f"a tensor {found} where {dtype} {(rows, width)} in rows of {stride} is needed")
 
 
 def _is_dense(tensor: Tensor) -> bool:

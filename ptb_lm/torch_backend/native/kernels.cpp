@@ -375,8 +375,8 @@ void lstm_forward(int64_t steps, const int64_t* running, int64_t hidden, int64_t
 // The rows of d_h lie apart by whole blocks.
 template <class T>
 void lstm_backward(int64_t steps, const int64_t* running, int64_t hidden, const T* gates, const float* c,
-                   const T* d_output, int64_t d_output_stride, const T* kernel, T* packed, T* d_gates,
-                   float* d_h, float* d_c, int64_t threads) {
+                   const T* d_output, const T* kernel, T* packed, T* d_gates, float* d_h, float* d_c,
+                   int64_t threads) {
   const int64_t blocks = pieces(hidden, WIDE), width = 4 * hidden, apart = blocks * WIDE;
   const Steps at(steps, running);
 #pragma omp parallel num_threads(threads)
@@ -389,7 +389,7 @@ void lstm_backward(int64_t steps, const int64_t* running, int64_t hidden, const 
         for_each_vector(running[t], block, hidden, [&](int64_t row, int64_t unit, int64_t count) {
           const int64_t step = at.packed[t] + row;
           const Floats by_h =
-              load(d_h + row * apart + unit, count) + load(d_output + step * d_output_stride + unit, count);
+              load(d_h + row * apart + unit, count) + load(d_output + step * hidden + unit, count);
           lstm_units_back(by_h, hidden, count, gates + step * width + unit,
                           c + (at.before[t] + row) * hidden + unit, c + (at.after[t] + row) * hidden + unit,
                           d_c + row * hidden + unit, d_gates + step * width + unit);
@@ -501,8 +501,8 @@ void mogrifier_forward(int64_t steps, const int64_t* running, const Sizes& of, i
 template <class T>
 void mogrifier_backward(int64_t steps, const int64_t* running, const Sizes& of, int64_t rounds,
                         const Round<T>* every, const T* x, const T* kernel, const T* recurrent_kernel, T* packed,
-                        const T* gates, const T* h, const float* c, const T* d_output, int64_t d_output_stride,
-                        T* d_gates, T* d_input, float* d_x, float* d_h, float* d_c, int64_t threads) {
+                        const T* gates, const T* h, const float* c, const T* d_output, T* d_gates, T* d_input,
+                        float* d_x, float* d_h, float* d_c, int64_t threads) {
   const int64_t hidden = of.width[1], gate_width = 4 * hidden;
   const int64_t apart[2] = {pieces(of.width[0], WIDE) * WIDE, pieces(hidden, WIDE) * WIDE};
   T* const packed_sides[2] = {packed, packed + apart[0] * gate_width};
@@ -532,7 +532,7 @@ void mogrifier_backward(int64_t steps, const int64_t* running, const Sizes& of, 
       for (int64_t block = columns[1].first; block < columns[1].last; ++block)
         for_each_vector(rows, block, hidden, [&](int64_t row, int64_t unit, int64_t count) {
           const Floats by_h = load(d_h + row * apart[1] + unit, count) +
-                              load(d_output + (start + row) * d_output_stride + unit, count);
+                              load(d_output + (start + row) * hidden + unit, count);
           lstm_units_back(by_h, hidden, count, gates + (start + row) * gate_width + unit,
                           c + (at.before[t] + row) * hidden + unit, c + (at.after[t] + row) * hidden + unit,
                           d_c + row * hidden + unit, d_gates + (start + row) * gate_width + unit);
@@ -742,11 +742,9 @@ int supported() {
     lstm_forward(steps, running, hidden, stride, gates, bias, kernel, packed, h, c, threads);                   \
   }                                                                                                             \
   extern "C" void lstm_backward_##NAME(int64_t steps, const int64_t* running, int64_t hidden, const T* gates,   \
-                                       const float* c, const T* d_output, int64_t d_output_stride,              \
-                                       const T* kernel, T* packed, T* d_gates, float* d_h, float* d_c,          \
-                                       int64_t threads) {                                                       \
-    lstm_backward(steps, running, hidden, gates, c, d_output, d_output_stride, kernel, packed, d_gates, d_h,    \
-                  d_c, threads);                                                                                \
+                                       const float* c, const T* d_output, const T* kernel, T* packed,           \
+                                       T* d_gates, float* d_h, float* d_c, int64_t threads) {                   \
+    lstm_backward(steps, running, hidden, gates, c, d_output, kernel, packed, d_gates, d_h, d_c, threads);      \
   }                                                                                                             \
   extern "C" void mogrifier_forward_##NAME(                                                                     \
       int64_t steps, const int64_t* running, const Sizes* sizes, int64_t rounds, const Round<T>* every,         \
@@ -758,10 +756,10 @@ int supported() {
   extern "C" void mogrifier_backward_##NAME(                                                                    \
       int64_t steps, const int64_t* running, const Sizes* sizes, int64_t rounds, const Round<T>* every,         \
       const T* x, const T* kernel, const T* recurrent_kernel, T* packed, const T* gates, const T* h,            \
-      const float* c, const T* d_output, int64_t d_output_stride, T* d_gates, T* d_input, float* d_x,           \
-      float* d_h, float* d_c, int64_t threads) {                                                                \
+      const float* c, const T* d_output, T* d_gates, T* d_input, float* d_x, float* d_h, float* d_c,            \
+      int64_t threads) {                                                                                        \
     mogrifier_backward(steps, running, *sizes, rounds, every, x, kernel, recurrent_kernel, packed, gates, h, c, \
-                       d_output, d_output_stride, d_gates, d_input, d_x, d_h, d_c, threads);                    \
+                       d_output, d_gates, d_input, d_x, d_h, d_c, threads);                                     \
   }                                                                                                             \
   extern "C" void cross_entropy_##NAME(int64_t tokens, int64_t words, T* logits, const int64_t* targets,        \
                                        float* nll, int gradient, int64_t threads) {                             \

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ptb_lm.torch_backend.native import Kernels, check, list_integers
+from ptb_lm.torch_backend.native import Kernels, check, check_part, list_integers, round_up
 
 
 class Round(NamedTuple):
@@ -87,7 +87,7 @@ def forward(kernels: Kernels, layer: LayerTensors, rounds: Sequence[Round], runn
     """
     sizes = _check_layer(kernels, layer, rounds, running)
     factors = _new_factors(kernels, layer, rounds, sizes)
-    gates = _round_up(4 * sizes.width[1], 4 * kernels.lanes)
+    gates = round_up(4 * sizes.width[1], 4 * kernels.lanes)
     kernels.call(
         "mogrifier_forward",
         layer.x_PI.dtype,
@@ -132,9 +132,9 @@ def backward(
     check(d_output_PH, dtype, packed, hidden)
     check(d_c_BH, torch.float32, running[0], hidden)
     for number, (each, gradient) in enumerate(zip(rounds, gradients, strict=True)):
-        _check_part(gradient.z_PW, dtype, packed, len(each.bias_W), sizes.stride[number % 2])
-        _check_part(gradient.inner_Pk, dtype, packed, sizes.rank, sizes.rank_stride)
-    widths = [_round_up(width, 2 * kernels.lanes) for width in sizes.width]
+        check_part(gradient.z_PW, dtype, packed, len(each.bias_W), sizes.stride[number % 2])
+        check_part(gradient.inner_Pk, dtype, packed, sizes.rank, sizes.rank_stride)
+    widths = [round_up(width, 2 * kernels.lanes) for width in sizes.width]
     d_x, d_h = (torch.zeros(running[0], width, dtype=torch.float32, device="cpu") for width in widths)
     d_gates_PG, d_x_PI = torch.empty_like(layer.gates_PG), layer.x_PI.new_empty(packed, inputs)
     kernels.call(
@@ -144,7 +144,7 @@ def backward(
         _describe((*each, *d, *places) for each, d, places in zip(rounds, gradients, factors, strict=True)),
         *(layer.x_PI, layer.kernel_IG, layer.recurrent_kernel_HG),
         *(layer.x_PI.new_empty(sum(widths) * 4 * hidden), layer.gates_PG, layer.h, layer.c),
-        *(d_output_PH, d_output_PH.stride(0), d_gates_PG, d_x_PI, d_x, d_h, d_c_BH),
+        *(d_output_PH, d_gates_PG, d_x_PI, d_x, d_h, d_c_BH),
     )
     return d_gates_PG, d_x_PI, d_h[:, :hidden]
 
@@ -162,8 +162,8 @@ def _check_layer(
     strides = tuple(kernels.state_width(width, dtype) for width in widths)
     rank = len(rounds[0].right_kW) if rounds else 0
     rank_stride = kernels.state_width(rank, dtype)
-    _check_part(layer.x_PI, dtype, packed, inputs, strides[0])
-    _check_part(layer.h, dtype, samples + packed, hidden, strides[1])
+    check_part(layer.x_PI, dtype, packed, inputs, strides[0])
+    check_part(layer.h, dtype, samples + packed, hidden, strides[1])
     check(layer.c, torch.float32, samples + packed, hidden)
     check(layer.gates_PG, dtype, packed, 4 * hidden)
     check(layer.kernel_IG, dtype, inputs, 4 * hidden)
@@ -174,26 +174,15 @@ def _check_layer(
         check(each.kernel, dtype, other, rank or own)
         check(each.right_kW, dtype, rank, own)
         check(each.bias_W, dtype, own)
-        _check_part(each.inner_Pk, dtype, packed, rank, rank_stride)
+        check_part(each.inner_Pk, dtype, packed, rank, rank_stride)
         check(each.tanh_PW, dtype, packed, own)
-        _check_part(each.gated_PW, dtype, packed, own, stride)
+        check_part(each.gated_PW, dtype, packed, own, stride)
     return _Sizes((ctypes.c_int64 * 2)(*widths), (ctypes.c_int64 * 2)(*strides), rank, rank_stride)
-
-
-def _check_part(tensor: Tensor, dtype: torch.dtype, rows: int, width: int, stride: int) -> None:
-    """Raise ValueError if a matrix is no part of one whose rows are so wide."""
-    found = (tensor.device.type, tensor.dtype, tuple(tensor.shape), tensor.stride())
-    if found != ("cpu", dtype, (rows, width), (stride or 1, 1)):
-        raise ValueError(f"a tensor {found} where {dtype} {(rows, width)} in rows of {stride} is needed")
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
 
 
 def _new_factors(kernels: Kernels, layer: LayerTensors, rounds: Sequence[Round], sizes: _Sizes) -> Tensor:
     """Return room for two packed factors of each round, in blocks of columns, of the largest size."""
-    columns = _round_up(max(*sizes.width, sizes.rank), 2 * kernels.lanes)
+    columns = round_up(max(*sizes.width, sizes.rank), 2 * kernels.lanes)
     return layer.x_PI.new_empty(len(rounds), 2, columns * max(*sizes.stride, sizes.rank_stride))
 
 
