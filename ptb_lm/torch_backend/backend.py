@@ -17,6 +17,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from ptb_lm.common import host
+from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import Words
 from ptb_lm.data.text import Ids
 from ptb_lm.model.backend import Arrays, Backend, StepMetrics
@@ -29,7 +30,7 @@ from ptb_lm.torch_backend.cells import export_arrays
 from ptb_lm.torch_backend.dropout import no_dropout
 from ptb_lm.torch_backend.loss import Loss, pack_loss
 from ptb_lm.torch_backend.network import Network
-from ptb_lm.torch_backend.runtime import Runtime, choose_execution
+from ptb_lm.torch_backend.runtime import Runtime
 from ptb_lm.torch_backend.settings import computation, enough_memory, flush_denormals
 from ptb_lm.torch_backend.stack import State, embed
 from ptb_lm.torch_backend.training_step import TrainingStep
@@ -74,8 +75,13 @@ class TorchBackend(Backend):
         choice: Choice,
         ranks: Ranks = SINGLE_PROCESS,
     ) -> None:
-        choice = choose_execution(choice, ranks)
-        self.runtime = Runtime(choice, cell=config.cell, gpu_execution="graph")
+        if ranks.size > 1 and choice.execution == "graph":  # it has not been tried yet
+            raise UserError(
+                "--execution graph is for one process: several exchange gradients within the step"
+            )
+        self.runtime = Runtime(
+            choice, cell=config.cell, gpu_execution="graph" if ranks.size == 1 else "eager"
+        )
         self.device, self.settings = self.runtime.device, self.runtime.settings
         self.precision, self.dtype = self.runtime.precision, self.runtime.dtype
         self.config, self.ranks, self.seed = config, ranks, choice.seed

@@ -3,7 +3,6 @@
 Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 """
 
-import dataclasses
 import os
 import platform
 import shutil
@@ -19,7 +18,6 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.model import cells, rules
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
-from ptb_lm.model.ranks import Ranks
 from ptb_lm.model.rules import Machine
 from ptb_lm.torch_backend import cpu, gpu
 from ptb_lm.torch_backend.cells import Layer
@@ -146,19 +144,6 @@ def uses_cudnn(dtype: torch.dtype) -> bool:
     return dtype != torch.bfloat16 or (has_version and torch.cuda.get_device_capability() >= (8, 0))
 
 
-def choose_execution(choice: Choice, ranks: Ranks) -> Choice:
-    """Return the choice as several ranks compute it: not as a CUDA graph, which has not been tried yet.
-
-    Raises:
-        UserError: The choice is a CUDA graph.
-    """
-    if ranks.size == 1:
-        return choice
-    if choice.execution == "graph":
-        raise UserError("--execution graph is for one process: several exchange gradients within the step")
-    return dataclasses.replace(choice, execution="eager") if choice.execution == "auto" else choice
-
-
 def apply_execution(layer: Layer, execution: str, *, window: tuple[int, int] | None = None) -> Layer:
     """Return a layer that runs as --execution says, with the same parameters.
 
@@ -231,17 +216,14 @@ def examine(device: str) -> Machine:
             name=f"the GPU {torch.cuda.get_device_name()}",
             features=frozenset({rules.HOPPER} if is_hopper else ()),
         )
-    features, types = set[str](), [torch.float32]
-    if products := cpu.bfloat16_products():
-        features.add(rules.BFLOAT16)
-        types.append(torch.bfloat16)
+    products = cpu.bfloat16_products()
+    types = [torch.float32, *([torch.bfloat16] if products else [])]
     has_kernels = all(cpu.find_recurrence_kernels(torch.empty(0, dtype=dtype)) for dtype in types)
-    if has_kernels:
-        features.add(rules.KERNELS)
+    features = {rules.BFLOAT16: bool(products), rules.KERNELS: has_kernels}
     return Machine(
         device="cpu",
         name=f"a CPU with{'' if products else 'out'} {products or 'products in bfloat16'}"
         f"{'' if has_kernels else ', without compiled kernels'}",
-        features=frozenset(features),
+        features=frozenset(feature for feature, there in features.items() if there),
         cores=torch.get_num_threads(),
     )
