@@ -12,7 +12,7 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -65,8 +65,8 @@ class CudaRecorder:
     def __init__(self, device: torch.device, generator: torch.Generator) -> None:
         self._device = device
         self._generator = generator
-        self._stream: torch.cuda.Stream | None = None
-        self._pool: Any = None
+        self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
 
     @contextlib.contextmanager
     def on_own_stream(self) -> Iterator[None]:
@@ -76,7 +76,6 @@ class CudaRecorder:
         graphs share is of one stream, too.
         """
         current = torch.cuda.current_stream(self._device)
-        self._stream = self._stream or torch.cuda.Stream(self._device)
         self._stream.wait_stream(current)
         try:
             with torch.cuda.stream(self._stream):
@@ -90,7 +89,6 @@ class CudaRecorder:
         """Return a context in which work is recorded."""
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
         with pause_garbage_collection(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             yield graph
 
