@@ -164,15 +164,10 @@ def list_libraries(device: str, precision: str) -> list[Library]:
     if dtype == torch.float32 and cpu.is_onednn_exact():
         found.append(Library("torch.mm (oneDNN)", _multiply_by_torch, cpu.use_onednn, threads))
     if dtype == torch.float32 and native.trouble() is None and native.can_multiply():
-        found.append(Library("OpenBLAS", _multiply_by_openblas, plain, threads))
+        found.append(Library("OpenBLAS", native.load().multiply, plain, threads))
     if dtype in (torch.float32, torch.float64):
         found.append(Library("NumPy", _multiply_by_numpy, plain, _count_threads_of_numpy))
     return found
-
-
-@functools.lru_cache(maxsize=len(PRECISIONS))
-def _cached_operands(product: Product, device: str, precision: str) -> Operands:
-    return draw_operands(product, device, precision)
 
 
 def draw_operands(product: Product, device: str, precision: str) -> Operands:
@@ -182,6 +177,9 @@ def draw_operands(product: Product, device: str, precision: str) -> Operands:
     a_MK = torch.rand(k, m, **options).T if transposed == "first" else torch.rand(m, k, **options)
     b_KN = torch.rand(n, k, **options).T if transposed == "second" else torch.rand(k, n, **options)
     return a_MK, b_KN, torch.empty(m, n, **options)
+
+
+_cached_operands = functools.lru_cache(maxsize=len(PRECISIONS))(draw_operands)
 
 
 def _gflops(library: Library, operands: Operands, seconds: float) -> float:
@@ -202,10 +200,6 @@ def _gflops(library: Library, operands: Operands, seconds: float) -> float:
 
 def _multiply_by_torch(a_MK: Tensor, b_KN: Tensor, c_MN: Tensor) -> None:
     torch.mm(a_MK, b_KN, out=c_MN)
-
-
-def _multiply_by_openblas(a_MK: Tensor, b_KN: Tensor, c_MN: Tensor) -> None:
-    native.load().multiply(a_MK, b_KN, c_MN)
 
 
 def _multiply_by_numpy(a_MK: Tensor, b_KN: Tensor, c_MN: Tensor) -> None:
