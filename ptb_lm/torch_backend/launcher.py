@@ -52,7 +52,9 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
         check_gpus(processes)
     # By default each would start a thread for every core.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(host.cores()) // processes)))
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(_list_heeded())
+    # The signals that stop this process: nohup makes it and its ranks ignore SIGHUP.
+    heeded = [each.name for each in HANDLED_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(heeded)
     try:
         with _silence_library(), tempfile.NamedTemporaryFile() as continuation:
             os.environ[CONTINUATION] = continuation.name
@@ -131,11 +133,6 @@ def _run(command: Sequence[str], processes: int) -> tuple[dict[int, int], Sequen
     finally:
         rendezvous.shutdown()
     return {rank: failure.exitcode for rank, failure in result.failures.items()}, agent.ended
-
-
-def _list_heeded() -> list[str]:
-    """Return the names of the signals that stop this process: nohup makes it and its ranks ignore SIGHUP."""
-    return [each.name for each in HANDLED_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
 
 
 @contextlib.contextmanager

@@ -226,11 +226,11 @@ def global_norm(gradients: Sequence[Tensor]) -> Tensor:
     if (kernels := cpu.find_kernels(*gradients)) is not None:
         total = sum(map(kernels.sum_of_squares, gradients))
         return torch.tensor(math.sqrt(total), device="cpu", dtype=torch.float64)
-    rows = []
-    for gradient in gradients:
-        dtype = torch.promote_types(gradient.dtype, torch.float32)
-        rows.append(torch.linalg.vector_norm(gradient, dim=-1, dtype=dtype).flatten())
-    norm: Tensor = torch.linalg.vector_norm(torch.cat(rows), dtype=torch.float64)
+    of_rows = [
+        torch.linalg.vector_norm(each, dim=-1, dtype=torch.promote_types(each.dtype, torch.float32)).flatten()
+        for each in gradients
+    ]
+    norm: Tensor = torch.linalg.vector_norm(torch.cat(of_rows), dtype=torch.float64)
     return norm
 
 

@@ -107,8 +107,8 @@ class PersistentLayer(Layer):
     @override
     def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         batch, hidden = state[0].shape
-        rows, units = _padding(batch, ROWS), _padding(hidden, UNITS)
-        inputs = _padding(self.input_size, UNITS)
+        # What each size lacks of a whole multiple.
+        rows, units, inputs = -batch % ROWS, -hidden % UNITS, -self.input_size % UNITS
         bias = functional.pad(self.bias_ih.view(4, hidden), (0, units)).flatten()
         weights = _place_side_by_side(
             functional.pad(self.weight_ih.view(4, hidden, -1), (0, inputs, 0, units)).flatten(0, 1),
@@ -149,7 +149,3 @@ def _place_side_by_side(*weights: Tensor) -> list[Tensor]:
     flat = torch.cat([weight.flatten() for weight in weights])
     parts = flat.split([weight.numel() for weight in weights])
     return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
-
-
-def _padding(size: int, multiple: int) -> int:
-    return -size % multiple

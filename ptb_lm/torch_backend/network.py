@@ -61,8 +61,9 @@ class Network:
         if config.tie_weights:
             self.embedding_VE = self.softmax.kernel.T
         else:
-            place: dict[str, Any] = {"device": self.device, "dtype": self.precision.master}
-            self.embedding_VE = torch.zeros(vocabulary_size, config.embedding_width, **place)
+            self.embedding_VE = torch.zeros(
+                vocabulary_size, config.embedding_width, device=self.device, dtype=self.precision.master
+            )
 
     def choose_stack(self, batch: int, steps: int) -> RecurrentStack:
         """Return the layers for windows of a shape: as --execution runs them, if it is training's usual one.
@@ -90,18 +91,15 @@ class Network:
             values = {stored: stored for stored in self.stored_parameters()}
         weight, hidden = values[self.softmax.weight], self.softmax.hidden_size
         kernel_HV, bias_V = weight[:hidden], weight[hidden]
-        table = {
+        return {
             "embedding": Canonical(kernel_HV.T if self.config.tie_weights else values[self.embedding_VE]),
             **{
                 name: place._replace(parameter=values[self.masters[place.parameter]])
                 for name, place in self.stack.canonical().items()
             },
-            "softmax.kernel": Canonical(kernel_HV),
+            **({} if self.config.tie_weights else {"softmax.kernel": Canonical(kernel_HV)}),
             "softmax.bias": Canonical(bias_V),
         }
-        if self.config.tie_weights:
-            del table["softmax.kernel"]
-        return table
 
     def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from arrays by canonical name."""

@@ -132,10 +132,10 @@ class RecurrentStack(nn.Module):
         """
         if not masks:
             return {}
-        places = {name: place for name, place in self.canonical().items() if name in masks}
         return {
             place.parameter: masks[name].T if place.transposed else masks[name]
-            for name, place in places.items()
+            for name, place in self.canonical().items()
+            if name in masks
         }
 
     def trained_parameters(self) -> list[nn.Parameter]:

@@ -69,9 +69,8 @@ class TrainingStep:
                 network.softmax.gradient,
                 network.precision,
             )
-        self.loss_scale: LossScale | None = None
-        if network.precision.loss_scale != 1:
-            self.loss_scale = LossScale(network.precision.loss_scale, device=network.device)
+        scale = network.precision.loss_scale
+        self.loss_scale = None if scale == 1 else LossScale(scale, device=network.device)
         self.optimizer = OPTIMIZERS[network.config.optimizer](network)
         self.rate = torch.zeros((), device=network.device, dtype=torch.float64)
         self._rate_on_device = 0.0
