@@ -227,13 +227,7 @@ class Lengths:
 
 
 class StackLayer(nn.Module, ABC):
-    """A layer of a stack that knows directions and lengths itself.
-
-    Attributes:
-        direction_count: 1, or 2 if it reads the sequence in both directions.
-    """
-
-    direction_count: int
+    """A layer of a stack that knows directions and lengths itself."""
 
     @abstractmethod
     def canonical(self) -> dict[str, Canonical]:

@@ -215,27 +215,24 @@ def use_onednn() -> contextlib.AbstractContextManager[None]:
     return hold_settings({(torch.backends.mkldnn.matmul, "fp32_precision"): "bf16"})  # type: ignore[attr-defined]
 
 
-def name_float32_library() -> str:
-    """Return the library of float32 products, with its version where torch's does not tell it."""
-    products = _name_products()
-    return products + (f" {metadata.version('scipy-openblas32')}" if products == "OpenBLAS" else "")
-
-
-def _name_products() -> str:
+def _name_float32_library() -> str:
     products = get_implementation().products
     return products if products != "MKL" else name_torch_library(torch.float32)  # which may lack MKL
 
 
 def facts() -> dict[str, str]:
     """Return the choice as records of runs have it, and why kernels of our own are missing, if they are."""
-    found = {"kernels": get_implementation().kernels, "float32_products": name_float32_library()}
+    products = _name_float32_library()
+    if products == "OpenBLAS":  # whose version torch's does not tell
+        products += f" {metadata.version('scipy-openblas32')}"
+    found = {"kernels": get_implementation().kernels, "float32_products": products}
     why_none = trouble() if found["kernels"] == "torch" else None
     return found | ({"no_kernels": why_none} if why_none else {})
 
 
 def describe_implementation(dtype: torch.dtype) -> str:
     """Return the end of the line that names the engine: "products by MKL, native kernels"."""
-    products = _name_products() if dtype == torch.float32 else name_torch_library(dtype)
+    products = _name_float32_library() if dtype == torch.float32 else name_torch_library(dtype)
     kernels = get_implementation().kernels if dtype in native.TYPE_NAMES else "torch"
     return f"products by {products}, {kernels} kernels"
 

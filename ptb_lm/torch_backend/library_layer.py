@@ -45,7 +45,6 @@ class LibraryLayer(StackLayer):
         module = self.module_type(input_size, hidden_size, bidirectional=bidirectional, device="meta")
         self.module = module.to_empty(device="cpu")
         self.suffixes = ("_l0", "_l0_reverse") if bidirectional else ("_l0",)
-        self.direction_count = len(self.suffixes)
         for suffix in self.suffixes:
             self.prepare_second_bias(self.module.get_parameter(f"bias_hh{suffix}"))
 

@@ -12,7 +12,7 @@ describes; I = input width, H = hidden units, G = 4H, k = rank; W = width of wha
 = width of the other, by which it is gated.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -74,7 +74,17 @@ class FusedSequence(torch.autograd.Function):
         packed, (batch, hidden) = len(x_PI), h_BH.shape
         kernels = cpu.find_recurrence_kernels(x_PI)
         new_rows = partial(new_matrix, kernels, x_PI)
-        rounds = [new_round(new_rows, packed, *factors) for factors in split_rounds(weights)]
+        rounds = [
+            Round(
+                kernel,
+                right_kW,
+                bias_W,
+                inner_Pk=new_rows(packed, len(right_kW)),
+                tanh_PW=bias_W.new_empty(packed, len(bias_W)),
+                gated_PW=new_rows(packed, len(bias_W)),
+            )
+            for kernel, right_kW, bias_W in split_rounds(weights)
+        ]
         # The state before the first step, then after each.
         h_all, c_all = new_rows(batch + packed, hidden), c_BH.new_empty(batch + packed, hidden)
         h_all[:batch], c_all[:batch] = h_BH, c_BH
@@ -128,21 +138,6 @@ class FusedSequence(torch.autograd.Function):
             cpu.multiply_transposed(last_P, d_gates_PG, out=d_weights[name])
         torch.sum(d_gates_PG, 0, out=d_weights["bias"])
         return None, None, d_x_PI, d_h_BH.to(x_PI.dtype), d_c_BH, *d_weights.values()
-
-
-def new_round(
-    new_rows: Callable[[int, int], Tensor], packed: int, kernel: Tensor, right_kW: Tensor, bias_W: Tensor
-) -> Round:
-    """Return a round over a sequence of P steps, whose tensors are still to be computed."""
-    (width,) = bias_W.shape
-    return Round(
-        kernel,
-        right_kW,
-        bias_W,
-        inner_Pk=new_rows(packed, len(right_kW)),
-        tanh_PW=bias_W.new_empty(packed, width),
-        gated_PW=new_rows(packed, width),
-    )
 
 
 def split_rounds(weights: Mapping[str, Tensor]) -> list[Factors]:

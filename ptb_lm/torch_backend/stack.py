@@ -6,7 +6,6 @@ directions.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +30,6 @@ class Directions(StackLayer):
     def __init__(self, layers: Iterable[Layer]) -> None:
         super().__init__()
         self.directions: Sequence[Layer] = nn.ModuleList(layers)  # type: ignore[assignment]
-        self.direction_count = len(self.directions)
 
     @override
     def zero_state(self, batch_size: int) -> list[LayerState]:
@@ -160,10 +158,11 @@ class RecurrentStack(nn.Module):
                 the output is zero beyond it, and so is the gradient with respect to the input.
         """
         lengths = None if lengths_B is None else Lengths(lengths_B, len(x_TBI), x_TBI.device)
-        before, after = iter(state), list[LayerState]()
-        output = x_TBI
-        for layer in self.layers:
-            output, layer_after = layer(dropout(output), list(islice(before, layer.direction_count)), lengths)
+        output, after = x_TBI, list[LayerState]()
+        directions = len(state) // len(self.layers)
+        for index, layer in enumerate(self.layers):
+            before = state[index * directions : (index + 1) * directions]
+            output, layer_after = layer(dropout(output), before, lengths)
             after.extend(layer_after)
         return output, after
 

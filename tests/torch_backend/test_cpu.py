@@ -265,7 +265,7 @@ def test_the_default_depends_on_the_processor(monkeypatch: pytest.MonkeyPatch) -
                     assert (
                         cpu.describe_implementation(torch.float32) == "products by OpenBLAS, native kernels"
                     )
-                    assert cpu.name_float32_library().startswith("OpenBLAS")
+                    assert cpu.facts()["float32_products"].startswith("OpenBLAS")
                 monkeypatch.setenv(cpu.VARIABLE, "torch")
                 cpu.default_implementation.cache_clear()
                 assert cpu.default_implementation().products == "MKL", "the kernels call OpenBLAS"

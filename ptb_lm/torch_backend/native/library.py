@@ -4,6 +4,7 @@ OpenBLAS is that of the package scipy-openblas32. NumPy and SciPy carry it, too,
 it.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -44,11 +45,8 @@ def load_kernels() -> ctypes.CDLL:
         compiler = _find_compiler()
         libraries = [f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-lc10"]
         path = files.cache_folder() / f"kernels-{_cache_key(compiler, libraries)}.so"
-        if path.exists():
-            try:
-                return _open(path)
-            except OSError:  # a crash of the machine may have cut it off
-                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it is not there, or a crash of the machine has cut it off
+            return _open(path)
         _compile(compiler, libraries, path)
     except OSError as error:
         raise MissingError(f"the kernels cannot be compiled: {error}") from None
