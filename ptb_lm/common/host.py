@@ -97,6 +97,20 @@ def hold_back_stderr() -> Iterator[None]:
             os.close(terminal)
 
 
+@contextlib.contextmanager
+def set_variable(name: str, value: str) -> Iterator[None]:
+    """Return a context in which a variable of the environment has a value."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
 class Load:
     """Measures how much of the cores other processes have used since it was made.
 

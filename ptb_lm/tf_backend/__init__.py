@@ -1,25 +1,9 @@
 """The TensorFlow backend. Importing it imports TensorFlow, quietly and without Keras."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
-from ptb_lm.common.host import hold_back_stderr
-
-
-@contextmanager
-def set_variable(name: str, value: str) -> Iterator[None]:
-    """Return a context in which a variable of the environment has a value."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
+from ptb_lm.common.host import hold_back_stderr, set_variable
 
 # Take GPU memory as it is needed, not all of it.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")

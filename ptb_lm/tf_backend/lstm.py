@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.host import set_variable
 from ptb_lm.model.backend import Arrays
-from ptb_lm.tf_backend import set_variable
 from ptb_lm.tf_backend.block_ops import block_cell, block_lstm
 from ptb_lm.tf_backend.cells import Layer, LayerState, SteppedLayer
 

@@ -21,12 +21,11 @@ from pathlib import Path
 
 import torch
 
-from ptb_lm.common import files
+from ptb_lm.common import files, host
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared")
-OPENBLAS_THREADS = "OPENBLAS_NUM_THREADS"
-_turn = threading.Lock()  # to set this variable, and to restore it
+_turn = threading.Lock()  # to set a variable of the environment, and to restore it
 
 
 class MissingError(Exception):
@@ -123,18 +122,11 @@ def _compile(compiler: Sequence[str], libraries: Sequence[str], path: Path) -> N
 @functools.cache
 def find_sgemm() -> int | None:
     """Return the address of OpenBLAS's `cblas_sgemm`, one thread a call; None where there is none."""
-    with _turn:
-        # The kernels call it from OpenMP's threads. Its own, if it started any, would take their cores.
-        before = os.environ.get(OPENBLAS_THREADS)
-        os.environ[OPENBLAS_THREADS] = "1"
+    # The kernels call it from OpenMP's threads. Its own, if it started any, would take their cores.
+    with _turn, host.set_variable("OPENBLAS_NUM_THREADS", "1"):
         try:
             package = importlib.import_module("scipy_openblas32")
             openblas = ctypes.CDLL(str(Path(package.get_lib_dir()) / package.get_library(fullname=True)))
             return ctypes.cast(openblas.scipy_cblas_sgemm, ctypes.c_void_p).value
         except (ImportError, OSError, AttributeError, IndexError):
             return None
-        finally:
-            if before is None:
-                del os.environ[OPENBLAS_THREADS]
-            else:
-                os.environ[OPENBLAS_THREADS] = before
