@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from ptb_lm.bench import intervals
 from ptb_lm.bench.rows import MEASURED, Row, Work
 from ptb_lm.bench.variants import original
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +46,7 @@ class Result:
     @property
     def mean_rate(self) -> intervals.LogMean | None:
         """Items a second: the geometric mean over processes, with its interval."""
-        processes: dict[int, list[float]] = {}
-        for row in self.blocks:
-            processes.setdefault(row.process, []).append(row.rate)
+        processes = group_by_key((row.process, row.rate) for row in self.blocks)
         return intervals.geometric_mean([*processes.values()]) if processes else None
 
     @property
@@ -203,3 +204,11 @@ def pair(blocks: Sequence[Row], base: Sequence[Row]) -> intervals.LogMean | None
 def distinct(values: Iterable[Any]) -> list[Any]:
     """Return the distinct values, in the order of their first."""
     return list(dict.fromkeys(values))
+
+
+def group_by_key(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Return the values of each key, the keys in the order of their first."""
+    found: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found

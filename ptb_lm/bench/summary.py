@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench import row_archive, rows, variants
-from ptb_lm.bench.results import Group, Result, Summary, distinct, pair
+from ptb_lm.bench.results import Group, Result, Summary, distinct, group_by_key, pair
 from ptb_lm.bench.rows import MEASURED, SECOND_MODEL, WRONG, Row
 from ptb_lm.bench.selection import instead_of
 from ptb_lm.bench.variants import declared_precision, original
@@ -36,9 +36,7 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
     if baseline not in (None, *known):
         instead = instead_of(str(baseline), known)
         raise UserError(f"--baseline {baseline}: no such variant in {folder}; {instead}")
-    by_group: dict[tuple[str, str, str], list[Row]] = {}
-    for row in loaded:
-        by_group.setdefault((row.suite, row.workload, row.pass_name), []).append(row)
+    by_group = group_by_key(((row.suite, row.workload, row.pass_name), row) for row in loaded)
     # A workload's passes stand together, forward first, as they are in a training step.
     workloads = distinct(key[:2] for key in by_group)
     keys = [(*workload, each) for workload in workloads for each in rows.PASSES]
@@ -77,9 +75,7 @@ def _group(
     baseline = baseline or baselines[0]
     measured = [row for row in members if row.is_measured]
     _check_work(measured, name, source)
-    by_variant: dict[str, list[Row]] = {}
-    for row in members:
-        by_variant.setdefault(row.variant, []).append(row)
+    by_variant = group_by_key((row.variant, row) for row in members)
     # Wrong is never fast: what was timed before the error came to light is no figure.
     blocks = {
         variant: tuple(
@@ -161,9 +157,7 @@ def _join_notes(notes: Iterable[str]) -> Iterator[str]:
     """Join notes that differ in numbers alone: "4 of 80 steps", "6 of 80 steps" are "4 to 6 of 80 steps"."""
     # A whole number or a decimal, and no part of a longer thing, such as a version of three parts.
     number = re.compile(r"(?<![\d.,])\d+(?:,\d{3})*(?:\.\d+)?(?![.,]?\d)")
-    alike: dict[tuple[str, ...], list[list[str]]] = {}
-    for note in notes:
-        alike.setdefault(tuple(number.split(note)), []).append(number.findall(note))
+    alike = group_by_key((tuple(number.split(note)), number.findall(note)) for note in notes)
     for words, values in alike.items():
         ranges = (
             sorted(set(column), key=lambda each: float(each.replace(",", "")))
@@ -176,9 +170,8 @@ def _join_notes(notes: Iterable[str]) -> Iterator[str]:
 def collect_facts(environments: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
     """Return the distinct values of each fact that is known of some environment, as texts."""
     items = (item for environment in environments for item in environment.items())
-    facts = distinct((name, str(value)) for name, value in items if value is not None)
-    names = distinct(name for name, _ in facts)
-    return {each: tuple(value for name, value in facts if name == each) for each in names}
+    facts = group_by_key(distinct((name, str(value)) for name, value in items if value is not None))
+    return {name: tuple(values) for name, values in facts.items()}
 
 
 def _check_work(measured: Sequence[Row], name: str, source: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from ptb_lm.bench import intervals
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.sentences import write_items
-from ptb_lm.bench.results import Group, Result, Summary, distinct
+from ptb_lm.bench.results import Group, Result, Summary, distinct, group_by_key
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.summary import EQUAL_WORK, common_precision, summarise
 from ptb_lm.common.errors import UserError
@@ -98,9 +98,7 @@ def _key(group: Group) -> tuple[str, str, str]:
 
 
 def _content(summary: Summary) -> str:
-    passes: dict[str, list[str]] = {}
-    for group in summary.groups:
-        passes.setdefault(f"{group.suite}/{group.workload}", []).append(group.pass_name)
+    passes = group_by_key((f"{group.suite}/{group.workload}", group.pass_name) for group in summary.groups)
     return ", ".join(f"{workload} ({' and '.join(names)})" for workload, names in passes.items())
 
 
@@ -139,14 +137,14 @@ def _pairs(a: Group, b: Group) -> list[_Pair]:
 
 def _list_broken_off(common: Sequence[tuple[Group, Group]]) -> Iterator[str]:
     """Yield what one benchmark measured and the other did not, or not to the end, and why."""
-    passes: dict[tuple[str, str], list[str]] = {}
-    for a, b in common:
-        for name, one, other in (("B", a, b), ("A", b, a)):
-            for result in other.results:
-                there = one.result(result.variant)
-                if result.status != MEASURED and there and there.status == MEASURED:
-                    why = f"{result.status} in {name}: {result.reason}"
-                    passes.setdefault((result.label, why), []).append(other.name)
+    passes = group_by_key(
+        ((result.label, f"{result.status} in {name}: {result.reason}"), other.name)
+        for a, b in common
+        for name, one, other in (("B", a, b), ("A", b, a))
+        for result in other.results
+        if result.status != MEASURED
+        if (there := one.result(result.variant)) and there.status == MEASURED
+    )
     for (label, why), where in passes.items():
         yield f"{label} of {' and '.join(where)} ({why})"
 

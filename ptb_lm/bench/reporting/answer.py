@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats, result_table
 from ptb_lm.bench.reporting.sentences import write_items
-from ptb_lm.bench.results import Group, Summary, distinct, speed_ratio
+from ptb_lm.bench.results import Group, Summary, distinct, group_by_key, speed_ratio
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.variants import TITLES, original, program
 from ptb_lm.common.markdown_tables import Column, Table
@@ -99,18 +99,21 @@ def table(groups: Sequence[Group]) -> Iterator[CaptionedTable]:
 def plot(groups: Sequence[Group]) -> Iterator[SpeedPlot]:
     """Yield the bar chart of the speeds, if there are any, with a panel for each workload."""
     chosen = choose_groups(groups)
-    panels: dict[str, dict[str, list[Bar]]] = {}
-    for heading, panel in speeds(chosen).items():
-        panels[heading] = {}
-        for (model, framework), mean in panel.items():
-            if mean:
-                text = formats.significant(mean.estimate, 4)
-                bar = Bar(label=framework, value=mean.estimate, text=text, ends=mean.interval)
-                panels[heading].setdefault(model, []).append(bar)
+    panels = {
+        heading: group_by_key(
+            (model, _bar(framework, mean)) for (model, framework), mean in panel.items() if mean
+        )
+        for heading, panel in speeds(chosen).items()
+    }
     if panels:
         units = distinct(group.work.unit for group in chosen if group.work)
         title = f"{formats.join_names(units).capitalize()} a second by cell type, with 95 % intervals"
         yield SpeedPlot(title=title, panels=panels)
+
+
+def _bar(framework: str, mean: LogMean) -> Bar:
+    text = formats.significant(mean.estimate, 4)
+    return Bar(label=framework, value=mean.estimate, text=text, ends=mean.interval)
 
 
 def sentences(groups: Sequence[Group]) -> list[str]:
@@ -164,10 +167,9 @@ def _compare_all(described: Sequence[tuple[Group, dict[str, Any]]]) -> dict[str,
     groups = [group for group, _ in described]
     alike = len({group.pass_name for group in groups}) == 1
     titles = [group.workload if alike else f"{group.workload} ({group.pass_name})" for group in groups]
-    choices: dict[str, list[str]] = {}
-    for title, group in zip(titles, groups, strict=True):
-        if group.fastest:
-            choices.setdefault(group.fastest.label, []).append(title)
+    choices = group_by_key(
+        (group.fastest.label, title) for title, group in zip(titles, groups, strict=True) if group.fastest
+    )
     fit = [
         each.label
         for each in groups[0].candidates
@@ -224,8 +226,9 @@ def _bars(speeds: Mapping[str, LogMean], width: int, block: str) -> Iterator[str
 
 def _notes(group: Group) -> Iterator[str]:
     """Yield which variants have no figures and why, and what the names of the others stand for."""
-    unmeasured = [result for result in group.results if not result.blocks]
-    for status, reason in distinct((result.status, result.reason) for result in unmeasured):
-        labels = [each.label for each in unmeasured if (each.status, each.reason) == (status, reason)]
+    unmeasured = group_by_key(
+        ((result.status, result.reason), result.label) for result in group.results if not result.blocks
+    )
+    for (status, reason), labels in unmeasured.items():
         yield f"{group.name}: {status}: {formats.join_names(labels)}: {reason}"
     yield from formats.legend(group)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ptb_lm.bench.intervals import spread
-from ptb_lm.bench.results import Group, Summary, distinct
+from ptb_lm.bench.results import Group, Summary, distinct, group_by_key
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.run.machine import DISTURBANCE_LIMIT
 from ptb_lm.bench.run.record import PACKAGES
@@ -67,10 +67,14 @@ def gemm_rates(group: Group) -> Mapping[str, Sequence[float]]:
 
     Rows of earlier versions do not tell on what, and are left out.
     """
-    rates: dict[str, list[float]] = {}
-    for row in (row for result in group.results for row in result.blocks):
-        if row.gemm_library and row.gemm_gflops:
-            on_threads = f", threads: {row.gemm_threads}" if row.gemm_threads else ""
-            on = f"{row.work.precision}, {row.gemm_library}, {row.gemm_shape}{on_threads}"
-            rates.setdefault(on, []).append(row.gemm_gflops)
-    return rates
+    return group_by_key(
+        (_describe_product(row), row.gemm_gflops)
+        for result in group.results
+        for row in result.blocks
+        if row.gemm_library and row.gemm_gflops
+    )
+
+
+def _describe_product(row: Row) -> str:
+    threads = f", threads: {row.gemm_threads}" if row.gemm_threads else ""
+    return f"{row.work.precision}, {row.gemm_library}, {row.gemm_shape}{threads}"

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from ptb_lm.bench.intervals import LogMean
-from ptb_lm.bench.results import Group, distinct
+from ptb_lm.bench.results import Group, distinct, group_by_key
 from ptb_lm.bench.variants import TITLES, program
 from ptb_lm.model.frameworks import FRAMEWORKS, MODELS
 from ptb_lm.pages.document import NOTHING
@@ -133,12 +133,10 @@ def precision(name: str) -> str:
 
 def legend(group: Group) -> Iterator[str]:
     """Yield what the names in a group's table stand for, a line a program."""
-    programs: dict[str, list[str]] = {}
-    for result in group.measured_results:
-        label = result.blocks[0].label
-        if result.is_repetition:
-            programs.setdefault(_AGAIN, []).append(label)
-        elif result.description:
-            programs.setdefault(result.description, []).append(label)
+    programs = group_by_key(
+        (_AGAIN if result.is_repetition else result.description, result.blocks[0].label)
+        for result in group.measured_results
+    )
     for description, labels in programs.items():
-        yield f"{join_names(distinct(labels))}: {description}"
+        if description:
+            yield f"{join_names(distinct(labels))}: {description}"

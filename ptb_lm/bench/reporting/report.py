@@ -11,7 +11,7 @@ from pathlib import Path
 from ptb_lm.bench import checkout
 from ptb_lm.bench.reporting import answer, doubts, formats, result_table
 from ptb_lm.bench.reporting.sentences import write_items
-from ptb_lm.bench.results import Group, Summary, distinct
+from ptb_lm.bench.results import Group, Summary, distinct, group_by_key
 from ptb_lm.bench.run.machine import DISTURBANCE_LIMIT
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common import cli
@@ -71,10 +71,10 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
     Raises:
         UserError: A run cannot be read.
     """
-    workloads: dict[str, list[Group]] = {}
-    for group in summary.groups:
-        suite = f"{group.suite}: " if len(summary.suites) > 1 else ""
-        workloads.setdefault(f"{suite}{group.workload}", []).append(group)
+    several = len(summary.suites) > 1
+    workloads = group_by_key(
+        (f"{group.suite}: {group.workload}" if several else group.workload, group) for group in summary.groups
+    )
     return Document(
         title=formats.title(summary.groups),
         subtitle=_subtitle(summary),
@@ -133,17 +133,15 @@ def _workload(title: str, groups: Sequence[Group]) -> Section:
 
 def _remarks(groups: Sequence[Group], precisions: Sequence[str]) -> list[str]:
     """Return what stands below the table of a workload's passes."""
-    threads: dict[str, list[str]] = {}
+    blocks = [(result.variant, row) for group in groups for result in group.results for row in result.blocks]
+    counts = (
+        (doubts.count_threads(row) or row.environment.get("threads"), variant) for variant, row in blocks
+    )
+    threads = group_by_key((str(count), variant) for count, variant in counts if count is not None)
     notes: list[tuple[Group, str, list[str]]] = []
     for group in groups:
-        for result in group.results:
-            for count in distinct(
-                doubts.count_threads(row) or row.environment.get("threads") for row in result.blocks
-            ):
-                if count is not None:
-                    threads.setdefault(str(count), []).append(result.variant)
-        for note in distinct(note for result in group.results for note in result.notes):
-            labels = [result.label for result in group.results if note in result.notes]
+        noted = group_by_key((note, result.label) for result in group.results for note in result.notes)
+        for note, labels in noted.items():
             everyone = len(labels) == len(group.measured_results) > 1
             notes.append((group, note, ["all"] if everyone else labels))
     return write_items(

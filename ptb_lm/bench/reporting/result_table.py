@@ -19,7 +19,7 @@ from ptb_lm.bench.reporting.formats import (
     significant,
     wrap,
 )
-from ptb_lm.bench.results import Group, Result, distinct, speed_ratio
+from ptb_lm.bench.results import Group, Result, distinct, group_by_key, speed_ratio
 from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell
 from ptb_lm.pages.document import NOTHING
 
@@ -221,11 +221,8 @@ def _list_ratios(group: Group, width: int) -> Iterator[str]:
 
 def unavailable(groups: Sequence[Group]) -> dict[str, list[str]]:
     """Return which variants are not available here, by the reason."""
-    variants = _unavailable(groups)
-    return {
-        reason: sorted(variant for variant, why in variants.items() if why == reason)
-        for reason in distinct(variants.values())
-    }
+    variants = group_by_key((reason, variant) for variant, reason in _unavailable(groups).items())
+    return {reason: sorted(names) for reason, names in variants.items()}
 
 
 def _unavailable(groups: Sequence[Group]) -> dict[str, str]:

@@ -18,8 +18,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from ptb_lm.bench import intervals
-from ptb_lm.bench.results import distinct
-from ptb_lm.bench.rows import Row
+from ptb_lm.bench.results import distinct, group_by_key
 from ptb_lm.bench.run.machine import Machine
 from ptb_lm.bench.run.measurement import Measurement
 from ptb_lm.bench.run.record import Record
@@ -168,9 +167,9 @@ def _earlier_laps(measurement: Measurement) -> dict[int, float]:
     They are the seconds of its variants' starts, as if these came one after the other, and the time from its
     first row to its last, of each session that had a part in it: the pause between two does not count.
     """
-    parts: dict[tuple[int, str], list[Row]] = {}
-    for row in measurement.measured.values():
-        parts.setdefault((row.round // ROUNDS_OF_A_PROCESS, row.session), []).append(row)
+    parts = group_by_key(
+        ((row.round // ROUNDS_OF_A_PROCESS, row.session), row) for row in measurement.measured.values()
+    )
     laps: dict[int, float] = {}
     for (process, _), rows in parts.items():
         starts = {row.process: row.startup for row in rows}.values()
