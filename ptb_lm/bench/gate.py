@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,31 +121,23 @@ def document(options: Options, verdicts: Sequence[Verdict], *, command: str) -> 
 
 def _verdicts(options: Options, workloads: Sequence[Workload], machine: Machine) -> Iterator[Verdict]:
     """Check one variant after the other, each in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        for workload in workloads:
-            names = {variant.name for variant in workload.variants}
-            for index, variant in enumerate(workload.variants):
-                if original(variant.name) in names - {variant.name}:
-                    continue  # the same program a second time
-                log = Path(folder) / f"{workload.name}-{index}"
-                yield _verdict(options, workload, variant, machine, log=log)
+    for workload in workloads:
+        names = {variant.name for variant in workload.variants}
+        for variant in workload.variants:
+            if original(variant.name) not in names - {variant.name}:  # else it is the same program again
+                yield _verdict(options, workload, variant, machine)
 
 
-def _verdict(
-    options: Options, workload: Workload, variant: Variant, machine: Machine, *, log: Path
-) -> Verdict:
+def _verdict(options: Options, workload: Workload, variant: Variant, machine: Machine) -> Verdict:
     verdict = Verdict(
         workload=workload.name, variant=variant.name, precision=variant.precision or options.precision
     )
     order = pool.order(options, workload.name, variant.name, device=machine.device)
     try:
-        with contextlib.closing(
-            pool.Worker(order, identity=0, log=log, environment=machine.environment)
-        ) as worker:
+        with contextlib.closing(pool.Worker(order, identity=0, environment=machine.environment)) as worker:
             worker.warm_up(workload.passes, steps=workload.warm_up, limit=0.0)
     except WorkerError as error:
-        said = log.read_text(encoding="utf-8") if log.exists() else ""
-        return dataclasses.replace(verdict, status=error.status, reason=str(error), log=said)
+        return dataclasses.replace(verdict, status=error.status, reason=str(error), log=error.log)
     facts = worker.facts
     return dataclasses.replace(verdict, errors=facts["parity"], environment=facts["environment"])
 

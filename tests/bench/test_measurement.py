@@ -122,7 +122,7 @@ class FakeProcess:
     def take_memory(self, when: str) -> None:
         is_large = self.variant == self.needs_all_memory and when == self.fails_in
         if is_large and (len(self.alive) > 1 or self.fails_alone):
-            raise WorkerError("failed", "no memory")
+            raise WorkerError("failed", "no memory", WRITTEN)
 
     def ask(self, **question: Any) -> dict[str, Any]:
         if "pass" not in question:
@@ -140,9 +140,6 @@ class FakeProcess:
             self.asked.append((self.variant, "block"))
         seconds = math.exp(self.rng.normal(0, self.noise))
         return {"seconds": seconds, "others": None, "peak_memory": {"host_bytes": 1}}
-
-    def stderr(self) -> str:
-        return WRITTEN
 
     def close(self) -> None:
         self.alive.remove(self.variant)
@@ -193,10 +190,10 @@ def test_what_fails_beside_others_is_tried_again_alone(
 
 
 @pytest.mark.usefixtures("ascii_locale")
-def test_what_a_check_s_process_wrote_is_told(tmp_path: Path, fake: type[FakeProcess]) -> None:
+def test_what_a_check_s_process_wrote_is_told(fake: type[FakeProcess]) -> None:
     fake.needs_all_memory, fake.fails_alone = "torch/block", True
     variant = Variant("torch/block", "")
-    assert gate._verdict(Options(suite="quick"), SMALL, variant, MACHINE, log=tmp_path / "log").log == WRITTEN
+    assert gate._verdict(Options(suite="quick"), SMALL, variant, MACHINE).log == WRITTEN
 
 
 def test_nothing_is_built_while_another_program_is_checked(tmp_path: Path, fake: type[FakeProcess]) -> None:

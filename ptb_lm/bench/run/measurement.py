@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -178,7 +177,6 @@ class Measurement:
                 self.pool.close()
                 worker = self.pool.get(variant.name)
                 self._warm_up(worker)
-                self._log(variant.name).unlink(missing_ok=True)  # of the first try
         except WorkerError as error:
             self.pool.drop(variant.name)
             for each in self.workload.passes:
@@ -225,17 +223,22 @@ class Measurement:
         return pool.Worker(
             pool.order(self.options, self.workload.name, variant, device=self.machine.device),
             identity=next(self._identities),
-            log=self._log(variant),
             environment=self.machine.environment,
             timeout=TIMEOUT + self.options.row_limit,  # a block may take all of the limit
             checked=self._checked.get(original(variant)),
         )
 
     def _give_up(self, variant: Variant, pass_name: str, error: WorkerError) -> None:
-        """Record why a variant's pass cannot be measured, unless it is complete.
+        """Record why a variant's pass cannot be measured, unless it is complete; keep what a process wrote.
 
         A wrong variant is recorded in any case, and is skipped by every name of its program.
         """
+        if error.status == "failed":
+            path = (
+                self.record.folder / "failures" / f"{self.workload.name}-{variant.name.replace('/', '-')}.log"
+            )
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(error.log, encoding="utf-8")
         wrong = error.status == rows.WRONG
         names = [
             each.name for each in self.workload.variants if original(each.name) == original(variant.name)
@@ -297,7 +300,3 @@ class Measurement:
             command=self.command,
             time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         )
-
-    def _log(self, variant: str) -> Path:
-        name = f"{self.workload.name}-{variant.replace('/', '-')}.log"
-        return self.record.folder / "failures" / name

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench.run.process import TIMEOUT, WORKER, Process, WorkerError
@@ -41,7 +40,6 @@ class Worker:
         order: The variant, the workload, and the options, as `order` returns them. The process begins to
             build the variant at once.
         identity: The id.
-        log: File for the worker's stderr, if it fails.
         environment: Variables that its process gets beside ours.
         timeout: Seconds after which a worker that does not answer is ended.
         checked: Facts of a worker of the same program that was compared with the reference; None if there is
@@ -53,7 +51,6 @@ class Worker:
         order: Mapping[str, Any],
         *,
         identity: int,
-        log: Path,
         environment: Mapping[str, str],
         timeout: float = TIMEOUT,
         checked: Mapping[str, Any] | None = None,
@@ -61,7 +58,6 @@ class Worker:
         self.id = identity
         self.memory = 0
         self.facts: dict[str, Any] = {}
-        self._log = log
         self._checked = checked
         self._refusal: WorkerError | None = None
         self._warm_ups: dict[str, WarmUp] = {}
@@ -78,7 +74,7 @@ class Worker:
             raise self._refusal
         if not self.facts:
             try:
-                self.facts = self._or_log(self._process.receive)
+                self.facts = self._process.receive()
             except WorkerError as error:
                 self._refusal = error
                 raise
@@ -101,10 +97,10 @@ class Worker:
         self.build()
         if not self._warm_ups:
             if self._checked is None:
-                self.facts |= self._ask(check=True)
+                self.facts |= self._process.ask(check=True)
             found = {each: self._warm_up_pass(each, steps=steps, limit=limit) for each in passes}
             earlier = self._checked or {}
-            facts = self._ask(confirm=earlier.get("first_losses"))
+            facts = self._process.ask(confirm=earlier.get("first_losses"))
             if facts.pop("same"):
                 facts |= {name: earlier[name] for name in ("parity", "loss")}
                 facts["check"] = {**earlier["check"], "process": "another one, with the same first losses"}
@@ -139,26 +135,13 @@ class Worker:
         return self._block(pass_name, steps, untimed=1)
 
     def _block(self, pass_name: str, steps: int, *, untimed: int = 0) -> dict[str, Any]:
-        answer = self._ask(**{"pass": pass_name}, steps=steps, untimed=untimed)
+        answer = self._process.ask(**{"pass": pass_name}, steps=steps, untimed=untimed)
         self.memory = max(self.memory, answer["peak_memory"]["host_bytes"])
         return answer
 
     def close(self) -> None:
         """End the process."""
         self._process.close()
-
-    def _ask(self, **question: Any) -> dict[str, Any]:
-        return self._or_log(lambda: self._process.ask(**question))
-
-    def _or_log(self, answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return an answer of the process; keep what it wrote on stderr if it failed."""
-        try:
-            return answer()
-        except WorkerError as error:
-            if error.status == "failed":
-                self._log.parent.mkdir(parents=True, exist_ok=True)
-                self._log.write_text(self._process.stderr(), encoding="utf-8")
-            raise
 
 
 class Pool:

@@ -21,11 +21,13 @@ class WorkerError(Exception):
 
     Attributes:
         status: "unavailable", "wrong" or "failed".
+        log: What its process wrote on stderr, if it failed; "" otherwise.
     """
 
-    def __init__(self, status: str, reason: str) -> None:
+    def __init__(self, status: str, reason: str, log: str = "") -> None:
         super().__init__(reason)
         self.status = status
+        self.log = log if status == "failed" else ""
 
 
 class Process:
@@ -92,13 +94,14 @@ class Process:
         finally:
             timer.cancel()
         if not line.endswith("\n"):
-            raise WorkerError("failed", self._death())
+            raise WorkerError("failed", self._death(), self.stderr())
         try:
             answer: dict[str, Any] = json.loads(line)
         except ValueError:
-            raise WorkerError("failed", f"its process answered {line.strip()[:80]!r}") from None
+            nonsense = f"its process answered {line.strip()[:80]!r}"
+            raise WorkerError("failed", nonsense, self.stderr()) from None
         if "reason" in answer:
-            raise WorkerError(answer["status"], answer["reason"])
+            raise WorkerError(answer["status"], answer["reason"], self.stderr())
         return answer
 
     def close(self) -> None:
