@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -111,21 +111,35 @@ def set_variable(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-class Load:
-    """Measures how much of the cores other processes have used since it was made.
+def _seconds_of_others() -> float | None:
+    """Return the seconds of this process's cores that others used; None if unknown.
 
     Work at a lower priority (nice) does not count: it gives way.
     """
+    spent = seconds_of_cores((1, 3))
+    own = os.times()  # with children that this process has waited for: a compiler
+    ours = own.user + own.system + own.children_user + own.children_system
+    return None if spent is None else spent - ours
 
-    def __init__(self) -> None:
-        self._start = time.perf_counter(), _seconds_of_others()
 
-    def busy_cores(self) -> float:
-        """Return how many cores other processes kept busy, on average; 0 where that is not known."""
+class Load:
+    """Measures how much of the cores others have used since it was made.
+
+    Args:
+        seconds_of_others: Function that returns the seconds of this process's cores that others used so far;
+            None where the system does not tell. By default others are all other processes.
+    """
+
+    def __init__(self, seconds_of_others: Callable[[], float | None] = _seconds_of_others) -> None:
+        self._seconds_of_others = seconds_of_others
+        self._start = time.perf_counter(), seconds_of_others()
+
+    def busy_cores(self) -> float | None:
+        """Return how many cores others kept busy, on average; None where that is not known."""
         start, before = self._start
-        now, seconds = _seconds_of_others(), time.perf_counter() - start
+        now, seconds = self._seconds_of_others(), time.perf_counter() - start
         if before is None or now is None or seconds <= 0:
-            return 0.0
+            return None
         return max(0.0, (now - before) / seconds)
 
     def hint(self, threads: int) -> str | None:
@@ -133,7 +147,7 @@ class Load:
 
         The threads wait for each other many times a step. One that has to share its core holds up all.
         """
-        count, taken = len(cores()), round(self.busy_cores())
+        count, taken = len(cores()), round(self.busy_cores() or 0)
         if taken < 1 or threads < 2 or threads + taken <= count:
             return None
         fewer = max(1, count - taken)
@@ -174,13 +188,6 @@ def seconds_of_cores(columns: Sequence[int]) -> float | None:
     ours = {f"cpu{core}" for core in cores()}
     fields = [line.split() for line in lines if line.partition(" ")[0] in ours]
     return sum(int(row[column]) for row in fields for column in columns) / HERTZ
-
-
-def _seconds_of_others() -> float | None:
-    spent = seconds_of_cores((1, 3))
-    own = os.times()  # with children that this process has waited for: a compiler
-    ours = own.user + own.system + own.children_user + own.children_system
-    return None if spent is None else spent - ours
 
 
 def _git_commit() -> str | None:

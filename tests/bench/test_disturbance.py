@@ -16,12 +16,12 @@ from ptb_lm.common import host
 MEASURE = """
 import json, os, subprocess, sys, time
 from ptb_lm.common import host
-from ptb_lm.bench.run.machine import watch_others
-others, start = watch_others(), time.perf_counter()
+from ptb_lm.bench.run.machine import seconds_of_others
+load, start = host.Load(seconds_of_others), time.perf_counter()
 child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
 time.sleep(1)
 fields = open(f"/proc/{child.pid}/stat").read().rpartition(")")[2].split()
-taken, wall = others(), time.perf_counter() - start
+taken, wall = load.busy_cores(), time.perf_counter() - start
 child.kill()
 print(json.dumps([taken, sum(map(int, fields[11:13])) / host.HERTZ, wall, len(host.cores())]))
 """

@@ -11,7 +11,6 @@ take 58 s. Such a block is measured again. What decides is what the others took,
 import contextlib
 import functools
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -169,27 +168,6 @@ def with_gradients(forward: Mapping[str, Product], *, frozen_inputs: Sequence[st
     return list(found.values())
 
 
-def watch_others() -> Callable[[], float | None]:
-    """Begin to measure the part of this process's cores that others take.
-
-    The processes of this process's session are no others: a worker has a session of its own, with what it
-    starts.
-
-    Returns:
-        A function that returns how many cores others took since, on average; None where the system does not
-        tell.
-    """
-    start, before = time.perf_counter(), _seconds_of_others()
-
-    def cores() -> float | None:
-        now, seconds = _seconds_of_others(), time.perf_counter() - start
-        if before is None or now is None or seconds <= 0:
-            return None
-        return max(0.0, (now - before) / seconds)
-
-    return cores
-
-
 def least_disturbed(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Measure a block, and again while others take too much; return the one beside which they took the least.
 
@@ -205,8 +183,11 @@ def least_disturbed(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return min(blocks, key=lambda block: float(block["others"]))
 
 
-def _seconds_of_others() -> float | None:
-    """Return the seconds of this process's cores that were not its session's; None if unknown."""
+def seconds_of_others() -> float | None:
+    """Return the seconds of this process's cores that were not its session's; None if unknown.
+
+    A worker has a session of its own, with what it starts.
+    """
     busy = host.seconds_of_cores(_BUSY)
     if busy is None:
         return None

@@ -50,16 +50,16 @@ class BlockTimer:
     def block(self, pass_name: str, steps: int, *, untimed: int) -> dict[str, Any]:
         """Do steps of a pass; return their "seconds", "others" in cores, and "peak_memory" of the pass."""
         _reset_peak()
-        others = machine.watch_others()
+        load = host.Load(machine.seconds_of_others)
         seconds = self._steps.block(pass_name, steps, untimed=untimed)
-        cores = others()
+        others = load.busy_cores()
         found = {"host_bytes": host_memory(), "device_bytes": self._steps.device_memory()}
         for memory, peak in found.items():
             if peak is not None:  # None where there is no such memory
                 key = memory, pass_name
                 self._peaks[key] = max(peak, self._peaks.get(key, 0))
         peaks = {memory: self._peaks.get((memory, pass_name)) for memory in found}
-        return {"seconds": seconds, "others": cores, "peak_memory": peaks}
+        return {"seconds": seconds, "others": others, "peak_memory": peaks}
 
 
 class Candidate:
