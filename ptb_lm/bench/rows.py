@@ -4,6 +4,7 @@
 alone reads lines, and `to_line` alone writes one. Unknown keys are ignored: a later version may record more.
 """
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -191,9 +192,11 @@ def read_lines(path: Path) -> tuple[list[Row], list[bytes], bool]:
         OSError: The file cannot be read.
     """
     *texts, last = path.read_bytes().split(b"\n")  # each line ends in a newline: the last may be cut off
-    is_cut_off = bool(last) and not _is_json(last)
-    if last and not is_cut_off:
-        texts.append(last)
+    is_cut_off = bool(last)
+    with contextlib.suppress(UserError):
+        json_files.parse(last, path)
+        texts.append(last)  # it lacks its newline alone
+        is_cut_off = False
     rows = [_parse_line(text, f"{path}, line {number}") for number, text in enumerate(texts, start=1)]
     _check_rounds(rows, path)
     return rows, texts, is_cut_off
@@ -218,10 +221,7 @@ def _with_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parse_line(text: bytes, source: str) -> Row:
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
-        raise UserError(f"{source}: not valid JSON") from None
+    values = json_files.parse(text, source)
     return _to_row(json_files.verify_checksum(values, json_files.LINE, source, remedy=REMEDY), source)
 
 
@@ -241,14 +241,6 @@ def _to_row(values: Any, source: str) -> Row:
     except ValueError as error:
         raise UserError(f"{source}: {error}") from None
     return row
-
-
-def _is_json(text: bytes) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def _check_rounds(rows: list[Row], path: Path) -> None:

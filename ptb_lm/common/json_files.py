@@ -42,7 +42,7 @@ def read(path: Path, *, remedy: str) -> Any:
         UserError: The file is no valid JSON, or has changed since it was written.
         OSError: It cannot be read.
     """
-    return verify_checksum(_parse(_content(path), path), FILE, path, remedy=remedy)
+    return verify_checksum(parse(_content(path), path), FILE, path, remedy=remedy)
 
 
 def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -67,7 +67,23 @@ def read_lines(path: Path, *, remedy: str) -> Iterator[tuple[str, Any]]:
     """
     for number, line in enumerate(_content(path).splitlines(), start=1):
         source = f"{path}, line {number}"
-        yield source, verify_checksum(_parse(line, source), LINE, source, remedy=remedy)
+        yield source, verify_checksum(parse(line, source), LINE, source, remedy=remedy)
+
+
+def parse(content: bytes, source: str | Path) -> Any:
+    """Return the values of JSON, whatever they are.
+
+    Args:
+        content: The JSON.
+        source: Place where it was read, for the error.
+
+    Raises:
+        UserError: It is no valid JSON.
+    """
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):  # of 100,000 brackets
+        raise UserError(f"{source} is not valid JSON") from None
 
 
 def with_checksum(values: Mapping[str, Any], field: str) -> dict[str, Any]:
@@ -106,13 +122,6 @@ def verify_checksum(values: Any, field: str, source: object, *, remedy: str = "r
 def _checksum(values: Mapping[str, Any], field: str) -> str:
     # Of the values, not of the text: a program that formats a file anew has changed nothing.
     return _CHECKSUMS[field](json.dumps(values, sort_keys=True).encode())
-
-
-def _parse(content: bytes, source: str | Path) -> Any:
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):  # of 100,000 brackets
-        raise UserError(f"{source} is not valid JSON") from None
 
 
 def _content(path: Path) -> bytes:

@@ -17,7 +17,7 @@ from ptb_lm.bench.checkout import FOLDER, HAS_CHECKOUT
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.variants import original
-from ptb_lm.common import files, host
+from ptb_lm.common import files, host, json_files
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import atomic_write
 
@@ -129,10 +129,7 @@ def _disagreement(path: Path, settings: Mapping[str, Any]) -> str:
     """Describe the first difference from the settings that were kept; "" if there is none."""
     if not path.exists():
         return f"has rows, but no {path.name}"
-    try:
-        found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        raise UserError(f"{path} is not valid JSON") from None
+    found = json_files.parse(path.read_bytes(), path)
     if not isinstance(found, dict):
         raise UserError(f"{path} is not a JSON object")
     # What only one of the two says counts too: a variable that was set and is not, or the reverse.
