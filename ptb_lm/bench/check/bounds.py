@@ -41,10 +41,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from ptb_lm.common.errors import UserError
+from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
-from ptb_lm.model.parameters import Shapes
 
 
 class Bound(NamedTuple):
@@ -154,7 +153,7 @@ class WrongError(Exception):
     """A variant computes something else than the reference."""
 
 
-def check_shapes(weights: Arrays, wanted: Shapes) -> None:
+def check_shapes(weights: Arrays, wanted: parameters.Shapes) -> None:
     """Check that a variant's tensors are the workload's.
 
     Args:
@@ -162,16 +161,12 @@ def check_shapes(weights: Arrays, wanted: Shapes) -> None:
         wanted: The shape of each tensor.
 
     Raises:
-        WrongError: One is missing, too many, or of another shape; the message names the first.
+        WrongError: One is missing, too many, or of another shape; the message names it.
     """
-    found = {name: np.shape(array) for name, array in weights.items()}
-    for name in {**wanted, **found}:
-        if name not in found:
-            raise WrongError(f"it exports no tensor {name}")
-        if name not in wanted:
-            raise WrongError(f"it exports {name}, and the workload has no such tensor")
-        if found[name] != wanted[name]:
-            raise WrongError(f"its {name} has the shape {found[name]}, the workload's {wanted[name]}")
+    try:
+        parameters.check_shapes(weights, wanted)
+    except UserError as error:
+        raise WrongError(f"it exports other tensors: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
