@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ptb_lm.bench import rows
+from ptb_lm.bench.results import group_by_key
 from ptb_lm.bench.run import pool
 from ptb_lm.bench.run.machine import Machine, least_disturbed, products
 from ptb_lm.bench.run.process import TIMEOUT, WorkerError
@@ -67,17 +68,19 @@ class Measurement:
         self._products = products(workload.task)
         # A run that goes on keeps the plans that it began with, those of variants that were cut, too.
         self._plans: dict[tuple[str, str], Plan] = {}
-        for row in record.rows:
-            if row.workload == workload.name and row.is_measured:
-                key = (row.variant, row.pass_name)
-                if key not in self._plans:
-                    step_seconds, limit = row.startup.get("step_seconds"), options.row_limit
-                    if step_seconds is None:
-                        what = f"a row of {row.variant} has no startup.step_seconds"
-                        raise UserError(f"{record.path}: {what}; {rows.REMEDY}")
-                    self._plans[key] = plan_blocks(
-                        workload, step_seconds=step_seconds, limit=limit, steps=row.steps
-                    )
+        blocks = group_by_key(
+            ((row.variant, row.pass_name), row)
+            for row in record.rows
+            if row.workload == workload.name and row.is_measured
+        )
+        for key, (first, *_) in blocks.items():
+            step_seconds, limit = first.startup.get("step_seconds"), options.row_limit
+            if step_seconds is None:
+                what = f"a row of {first.variant} has no startup.step_seconds"
+                raise UserError(f"{record.path}: {what}; {rows.REMEDY}")
+            self._plans[key] = plan_blocks(
+                workload, step_seconds=step_seconds, limit=limit, steps=first.steps
+            )
         wrong = record.wrong_programs(workload.name)
         names = [variant.name for variant in workload.variants]
         self.wrong = {name: wrong[original(name)] for name in names if original(name) in wrong}
