@@ -240,6 +240,15 @@ def test_what_cannot_be_measured_is_tried_once(
     assert [each.pass_name for each in rows if not each.is_measured] == [*passes]
 
 
+def test_what_needs_a_cuda_device_is_not_started_on_a_cpu(tmp_path: Path, fake: type[FakeProcess]) -> None:
+    workload = dataclasses.replace(SMALL, needs_cuda="a CPU has no graphs", passes=("forward", "train"))
+    runner.run(Options(suite="quick"), [workload], Record(tmp_path, {}), MACHINE, command="")
+    assert fake.asked == []
+    rows, _ = bench_rows.read(tmp_path)
+    assert {(each.status, each.reason) for each in rows} == {("unavailable", "a CPU has no graphs")}
+    assert Counter(each.variant for each in rows) == {each.name: 2 for each in SMALL.variants}
+
+
 def run(folder: Path, *, minutes: float, variants: tuple[str, ...] = VARIANTS) -> Workload:
     """Run quick with these variants; return the last plan, which all of them followed."""
     group = run_quick(folder, minutes=minutes, variants=variants)

@@ -111,8 +111,6 @@ class Measurement:
         """
         starting: list[pool.Worker] = []
         for variant in variants:
-            if self._lacks_cuda():
-                return  # each will say so when it is to be measured
             if not self.pool.has_room(variant.name):
                 continue
             if original(variant.name) not in self._checked:
@@ -168,7 +166,7 @@ class Measurement:
     def _ready(self, variant: Variant) -> pool.Worker | None:
         """Return a variant's process, checked and warmed up; None if it cannot be, which is recorded."""
         try:
-            if self._lacks_cuda():
+            if self.workload.needs_cuda and self.machine.device != "cuda":
                 raise WorkerError("unavailable", self.workload.needs_cuda)
             worker = self.pool.get(variant.name)
             try:
@@ -216,9 +214,6 @@ class Measurement:
 
     def _precision(self, variant: Variant) -> str:
         return variant.precision or self.options.precision
-
-    def _lacks_cuda(self) -> bool:
-        return bool(self.workload.needs_cuda) and self.machine.device != "cuda"
 
     def _start(self, variant: str) -> pool.Worker:
         """Start a variant's process."""
