@@ -9,6 +9,7 @@ Shapes: B = batch, T = time steps, I = input width, H = hidden units, V = vocabu
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -223,9 +224,11 @@ class Workload:
     # Whether a CPU skips bfloat16 if it does not multiply in it itself: a step would take minutes.
     needs_native_precision: bool = False
 
-    def is_last_of_process(self, index: int) -> bool:
-        """Return whether a round, counted from 0, is the last of a process."""
-        return (index + 1) * self.processes // self.rounds > index * self.processes // self.rounds
+    @property
+    def rounds_by_process(self) -> list[list[int]]:
+        """The rounds of each process, counted from 0."""
+        processes = itertools.groupby(range(self.rounds), lambda index: index * self.processes // self.rounds)
+        return [list(rounds) for _, rounds in processes]
 
     @cached_property
     def rounds_by_need(self) -> list[int]:
@@ -234,8 +237,8 @@ class Workload:
         They are the first of every process, then the second of every process: the process is the unit of
         intervals, and its second block says less than the first one of another process.
         """
-        process = [index * self.processes // self.rounds for index in range(self.rounds)]
-        return sorted(range(self.rounds), key=lambda index: index - process.index(process[index]))
+        by_place = itertools.zip_longest(*self.rounds_by_process)
+        return [index for rounds in by_place for index in rounds if index is not None]
 
     def work(self, pass_name: str, *, precision: str, device: str) -> Work:
         """Return the work of a step of a pass, which is the same for every variant of a precision."""

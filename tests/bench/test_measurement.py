@@ -375,8 +375,7 @@ def test_first_blocks_of_processes_count_more_than_second_ones(
     rounds: int, processes: int, by_need: list[int]
 ) -> None:
     workload = dataclasses.replace(SMALL, rounds=rounds, processes=processes)
-    ends = [index for index in range(rounds) if workload.is_last_of_process(index)]
-    assert {*by_need[:processes]} == {0, *(end + 1 for end in ends[:-1])}
+    assert by_need[:processes] == [first for first, *_ in workload.rounds_by_process]
     assert workload.rounds_by_need == by_need
 
 

@@ -1,5 +1,6 @@
 """What a run measures of a suite, and what is said of a name that the suite does not have."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -177,10 +178,9 @@ def test_processes_share_the_rounds(options: dict[str, int], rounds: int, proces
     (workload,) = select_workloads(Options(suite="quick", **options))  # type: ignore[arg-type]
     assert (workload.rounds, workload.processes) == (rounds, processes)
     assert (workload.minutes is not None) == (not options), "what is given is not planned"
-    ends = [index for index in range(rounds) if workload.is_last_of_process(index)]
-    assert len(ends) == processes
-    assert ends[-1] == rounds - 1
-    lengths = [end - start for start, end in zip([-1, *ends], ends, strict=False)]
+    assert [*itertools.chain(*workload.rounds_by_process)] == [*range(rounds)]
+    lengths = [len(each) for each in workload.rounds_by_process]
+    assert len(lengths) == processes
     assert max(lengths) - min(lengths) <= 1
 
 

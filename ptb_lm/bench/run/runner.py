@@ -92,9 +92,7 @@ def _rounds(measurement: Measurement) -> Iterator[str]:
             cli.say(f"{workload.name}: {_describe_plan(measurement)}, some {minutes:.0f} minutes in all")
         if index >= workload.rounds:
             return
-        rounds = [index]
-        while not workload.is_last_of_process(rounds[-1]):
-            rounds.append(rounds[-1] + 1)
+        (rounds,) = (each for each in workload.rounds_by_process if index in each)
         begin, before = time.monotonic(), len(measurement.record.measured_rows())
         yield from _rounds_of_a_process(measurement, rounds)
         if len(measurement.record.measured_rows()) > before:
