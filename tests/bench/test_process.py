@@ -83,7 +83,7 @@ def test_a_process_that_hangs_is_ended_with_those_it_started(
 def test_a_step_takes_what_the_least_of_the_warm_up_took(seconds: tuple[float, ...], a_step: float) -> None:
     """The first step compiles; any other may have been held up by something else."""
     worker, blocks = Worker.__new__(Worker), iter(seconds)
-    worker._block = lambda pass_name, steps: {"seconds": next(blocks)}  # type: ignore[method-assign]
+    worker.block = lambda *_, untimed: {"seconds": next(blocks)}  # type: ignore[method-assign]
     warm_up = worker._warm_up_pass("train", steps=5, limit=1.0 if len(seconds) == 2 else 100.0)
     assert next(blocks, None) is None
     assert (warm_up.step_seconds, warm_up.warm_up_seconds) == (a_step, sum(seconds))

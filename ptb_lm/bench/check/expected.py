@@ -212,10 +212,8 @@ def _body(answer: Answer) -> bytes:
 
 def _write(path: Path, answer: Answer) -> None:
     content = _body(answer)
-    try:
+    with contextlib.suppress(OSError):  # no disk to keep it on: it is computed again
         files.atomic_write(path, hashlib.sha256(path.name.encode() + content).digest() + content)
         kept = sorted(path.parent.glob("reference-*.npz"), key=lambda each: each.stat().st_mtime)
         for old in kept[:-CACHED_ANSWERS]:
             old.unlink(missing_ok=True)
-    except OSError:
-        pass  # no disk to keep it on: it is computed again

@@ -23,7 +23,6 @@ variant's does (language_question.stretch_answer). So no bound is wider for it.
 Shapes: B = batch, T = time steps, L = length of a row.
 """
 
-import contextlib
 import dataclasses
 import math
 import time
@@ -68,7 +67,7 @@ def check(
         first, how = _compare(model, question, errors), "the reference had the same masks"
     else:
         question = _question_without_dropout(question)
-        without = _without_dropout(model)
+        without = getattr(model, "without_dropout", None)  # None if it cannot switch its dropout off
         if without:
             with without():
                 first, how = _compare(model, question, errors), "it was switched off"
@@ -118,11 +117,6 @@ def _errors(task: LanguageTask, precision: str) -> Errors:
         .for_steps(task.config.num_steps)
     )
     return Errors(bound.with_naive_sum(max(math.prod(shape) for shape in task.shapes.values())))
-
-
-def _without_dropout(model: Backend) -> Callable[[], contextlib.AbstractContextManager[None]] | None:
-    """Return what makes a context in which a model computes without dropout; None if it cannot."""
-    return getattr(model, "without_dropout", None)
 
 
 def _question_without_dropout(question: LanguageQuestion) -> LanguageQuestion:

@@ -110,14 +110,14 @@ class Worker:
 
     def _warm_up_pass(self, pass_name: str, *, steps: int, limit: float) -> WarmUp:
         # A compiler that compiles more than once does so in the first two steps.
-        first, second = (self._block(pass_name, 1)["seconds"] for _ in range(2))
+        first, second = (self.block(pass_name, 1, untimed=0)["seconds"] for _ in range(2))
         total, done, last = first + second, 2, second
         if second <= limit:
-            last = self._block(pass_name, 1)["seconds"]
+            last = self.block(pass_name, 1, untimed=0)["seconds"]
             total, done = total + last, 3
             more = min(steps - done, int((limit - second - last) / last))
             if more > 0:
-                rest = self._block(pass_name, more)["seconds"]
+                rest = self.block(pass_name, more, untimed=0)["seconds"]
                 total, done, last = total + rest, done + more, rest / more
         return WarmUp(
             first_step_seconds=first,
@@ -126,15 +126,12 @@ class Worker:
             step_seconds=min(second, last),  # either may have been held up
         )
 
-    def block(self, pass_name: str, steps: int) -> dict[str, Any]:
-        """Do a block of steps after one that is not timed; return "seconds", "others" and "peak_memory".
+    def block(self, pass_name: str, steps: int, *, untimed: int = 1) -> dict[str, Any]:
+        """Do a block of steps after some that are not timed; return "seconds", "others" and "peak_memory".
 
         Raises:
             WorkerError: It failed.
         """
-        return self._block(pass_name, steps, untimed=1)
-
-    def _block(self, pass_name: str, steps: int, *, untimed: int = 0) -> dict[str, Any]:
         answer = self._process.ask(**{"pass": pass_name}, steps=steps, untimed=untimed)
         self.memory = max(self.memory, answer["peak_memory"]["host_bytes"])
         return answer

@@ -4,6 +4,7 @@ bench.json has the settings that must not change while rows are added: those of 
 the machine.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -181,10 +182,8 @@ def versions() -> dict[str, str]:
     """Return the versions of the packages that compute, by name; of those that are installed."""
     found = {}
     for name in PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 

@@ -88,12 +88,7 @@ class Candidate:
         task, batch_size = declared.task, options.batch_size
         self.task = task if batch_size is None else task.with_batch_size(batch_size)
         self.precision = named.precision or options.precision
-        self._variant, self._passes = variant, declared.passes
-        self._how: dict[str, Any] = {
-            "precision": self.precision,
-            "seed": options.seed,
-            "passes": declared.passes,
-        }
+        self._variant, self._passes, self._seed = variant, declared.passes, options.seed
         self._checked: check.Checked | None = None
         start = time.perf_counter()
         self._build = named.builder(
@@ -132,7 +127,13 @@ class Candidate:
         start, earlier = time.perf_counter(), self._checked
         check.check_shapes(self.steps.export_weights(), self.task.shapes)
         self._checked = checked = check.check(
-            self.task, self._build, model=self.steps.model, earlier=earlier, **self._how
+            self.task,
+            self._build,
+            precision=self.precision,
+            seed=self._seed,
+            passes=self._passes,
+            model=self.steps.model,
+            earlier=earlier,
         )
         self._begin_anew()
         if earlier:
@@ -167,7 +168,7 @@ class Candidate:
         try:
             if same:
                 check.check_unknown_dropout(
-                    self.task, self.steps.model, precision=self.precision, seed=self._how["seed"]
+                    self.task, self.steps.model, precision=self.precision, seed=self._seed
                 )
                 self._begin_anew()
                 facts = {"engine": self.steps.engine, "check_seconds": time.perf_counter() - start}
