@@ -18,6 +18,7 @@ from ptb_lm.bench.variants import Variant, original
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.common import cli, files, host, streams
 from ptb_lm.common.markdown_tables import Column, Table, to_markdown
+from ptb_lm.pages.document import NOTHING
 
 AGREES = "agrees"
 
@@ -49,15 +50,15 @@ class Verdict:
     @property
     def line(self) -> str:
         """The verdict, for people."""
-        found = ", ".join(f"{kind} {error:.0e} of {bound:.0e}" for kind, (error, bound) in self.kinds.items())
+        found = ", ".join(f"{kind} {known}" for kind, known in self.kinds.items())
         why = self.reason or f"the largest errors and their bounds: {found}"
         return f"{self.workload} {self.variant} ({self.precision}): {self.status}; {why}"
 
     @property
-    def kinds(self) -> dict[str, tuple[float, float]]:
-        """The largest error of each kind, with its bound."""
+    def kinds(self) -> dict[str, str]:
+        """The largest error of each kind with its bound, for people."""
         return {
-            kind: (self.errors[f"{kind}_error"], self.errors[f"{kind}_bound"])
+            kind: f"{self.errors[f'{kind}_error']:.0e} of {self.errors[f'{kind}_bound']:.0e}"
             for kind in Bound._fields
             if f"{kind}_error" in self.errors
         }
@@ -106,6 +107,14 @@ def document(options: Options, verdicts: Sequence[Verdict], *, command: str) -> 
     kinds = [kind for kind in Bound._fields if any(kind in verdict.kinds for verdict in verdicts)]
     titles = ("workload", "variant", "precision", "result", *kinds)
     columns = [Column(title, numeric=False) for title in titles]
+    rows = [
+        [
+            *(verdict.workload, verdict.variant, verdict.precision),
+            ": ".join(filter(None, (verdict.status, verdict.reason))),
+            *(verdict.kinds.get(kind, NOTHING) for kind in kinds),
+        ]
+        for verdict in verdicts
+    ]
     lines = [
         f"# The check of the suite {options.suite}",
         "",
@@ -114,7 +123,7 @@ def document(options: Options, verdicts: Sequence[Verdict], *, command: str) -> 
         "",
         *(f"- {name}: {'; '.join(values)}" for name, values in facts.items() if name != "started"),
         "",
-        to_markdown(Table(columns, [[*_cells(verdict, kinds)] for verdict in verdicts])),
+        to_markdown(Table(columns, rows)),
     ]
     return "\n".join(lines)
 
@@ -140,11 +149,3 @@ def _verdict(options: Options, workload: Workload, variant: Variant, machine: Ma
         return dataclasses.replace(verdict, status=error.status, reason=str(error), log=error.log)
     facts = worker.facts
     return dataclasses.replace(verdict, errors=facts["parity"], environment=facts["environment"])
-
-
-def _cells(verdict: Verdict, kinds: Sequence[str]) -> Iterator[str]:
-    yield from (verdict.workload, verdict.variant, verdict.precision)
-    yield f"{verdict.status}{': ' * bool(verdict.reason)}{verdict.reason}"
-    for kind in kinds:
-        error, bound = verdict.kinds.get(kind, (None, None))
-        yield "–" if error is None else f"{error:.0e} of {bound:.0e}"
