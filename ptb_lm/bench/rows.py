@@ -7,6 +7,7 @@ alone reads lines, and `to_line` alone writes one. Unknown keys are ignored: a l
 import contextlib
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -244,11 +245,11 @@ def _to_row(values: Any, source: str) -> Row:
 
 
 def _check_rounds(rows: list[Row], path: Path) -> None:
-    seen = set()
-    for row in rows:
-        key = (row.suite, row.workload, row.pass_name, row.variant, row.session, row.round)
-        if row.is_measured and key in seen:
-            what = f"{row.variant} ({row.workload}, {row.pass_name})"
-            raise UserError(f"{path} holds round {row.round} of {what} twice")
-        if row.is_measured:
-            seen.add(key)
+    counts = Counter(
+        (row.suite, row.session, row.workload, row.pass_name, row.variant, row.round)
+        for row in rows
+        if row.is_measured
+    )
+    for (_, _, workload, pass_name, variant, number), count in counts.items():
+        if count > 1:
+            raise UserError(f"{path} holds round {number} of {variant} ({workload}, {pass_name}) twice")
