@@ -4,6 +4,7 @@ python -m ptb_lm.bench [run SUITE] | list | check SUITE | report DIR | compare A
 """
 
 import argparse
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _command(given: list[str]) -> int:
     arguments = _parser().parse_args(given or ["run"])
-    arguments.given = given
+    arguments.command_line = shlex.join(["python", "-m", "ptb_lm.bench", *given])
     # Imported when the flags are known to be right.
     from ptb_lm.bench import commands
 

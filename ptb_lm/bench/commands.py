@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -64,12 +63,11 @@ def _run(arguments: argparse.Namespace) -> int:
     workloads = selection.select_workloads(options, own)
     sources = _import_added(options.added)
     out = arguments.out or files.home() / "bench" / options.suite
-    command = shlex.join(["python", "-m", "ptb_lm.bench", *arguments.given])
     with files.lock(out), contextlib.closing(Machine(options.device)) as machine:
         settings = run_settings(options, gpu=machine.gpu, cpu=machine.cpu, added=sources)
         record = Record(out, settings)
         try:
-            runner.run(options, workloads, record, machine, command=command)
+            runner.run(options, workloads, record, machine, command=arguments.command_line)
         except KeyboardInterrupt:
             cli.say(f"{out} keeps the measurements; the same command continues")
             raise
@@ -160,9 +158,8 @@ def _check(arguments: argparse.Namespace) -> int:
     options = _options(arguments)
     workloads = selection.select_workloads(options, own, with_baseline=False)
     _import_added(options.added)
-    command = shlex.join(["python", "-m", "ptb_lm.bench", *arguments.given])
     with contextlib.closing(Machine(options.device)) as machine:
-        return gate.run(options, workloads, machine, command=command, out=arguments.out)
+        return gate.run(options, workloads, machine, command=arguments.command_line, out=arguments.out)
 
 
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
