@@ -98,6 +98,7 @@ def checked_twice(
     steps.restart()
     for pass_name in passes:
         steps.block(pass_name, 3, untimed=0)
+    steps.restart()
     try:
         compare(earlier=found)
     except check.WrongError as error:

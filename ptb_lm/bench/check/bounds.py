@@ -38,7 +38,7 @@ which are compared with the reference's by themselves.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ptb_lm.common.errors import UserError
@@ -178,15 +178,12 @@ class Checked:
         errors: Largest relative error of each kind, and its bound.
         what: Description of what was compared: the shape, the precision, how dropout was met.
         first_step_seconds: Seconds of the first training step of the timed model, which traces and compiles.
-        training_state: Training state before the check. Restoring it repeats the dropout masks, so
-            the cached answer can be reused. Empty if the model does not report masks.
     """
 
     loss: float
     errors: Mapping[str, float]
     what: Mapping[str, str]
     first_step_seconds: float
-    training_state: Arrays = field(default_factory=dict)
 
 
 class Errors:

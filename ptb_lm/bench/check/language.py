@@ -40,7 +40,7 @@ from ptb_lm.bench.run.timed_steps import reports_masks
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data import corpus
 from ptb_lm.model import parameters
-from ptb_lm.model.backend import Arrays, Backend
+from ptb_lm.model.backend import Backend
 
 OVERFLOWS = 12  # of float16, after each of which the loss is scaled by half as much
 
@@ -58,9 +58,6 @@ def check(
     """Compare a language model with the reference; see ptb_lm.bench.check.check."""
     errors, question = _errors(task, precision), _question(task, passes, seed)
     model = build(task.config, question.weights) if model is None else model
-    training_state = earlier.training_state if earlier else _training_state(model, task)
-    if earlier and training_state:
-        model.load_training_state(training_state)
     if not task.config.has_dropout:
         first, how = _compare(model, question, errors), "there is none"
     elif reports_masks(model):
@@ -87,7 +84,6 @@ def check(
     return Checked(
         loss=first.loss / task.config.num_steps,
         first_step_seconds=first.seconds,
-        training_state=training_state,
         errors={**errors.numbers(), "rows": task.batch_size, "distinct_rows": question.distinct},
         what={
             "steps": f"{problem.STEPS} training steps of {task.size}",
@@ -101,13 +97,6 @@ def check_unknown_dropout(task: LanguageTask, model: Backend, *, precision: str,
     """Check the dropout of a model that does not report its masks; see ptb_lm.bench.check."""
     if task.config.has_dropout and not reports_masks(model):
         dropout.check_losses(task, model, _errors(task, precision), seed=seed)
-
-
-def _training_state(model: Backend, task: LanguageTask) -> Arrays:
-    """Return what the next masks hang on; nothing of a model that has none, or does not tell them."""
-    if not (task.config.has_dropout and reports_masks(model)):
-        return {}
-    return model.export_training_state(model.zero_state(task.batch_size))
 
 
 def _errors(task: LanguageTask, precision: str) -> Errors:
