@@ -116,11 +116,11 @@ class Record:
 
         A program that is measured twice, by two names, is listed by the first.
         """
-        found: dict[str, str] = {}
-        for row in self.rows:
-            if row.workload == workload and row.status == rows.WRONG:
-                found.setdefault(original(row.variant), row.reason)
-        return found
+        return {
+            original(row.variant): row.reason
+            for row in reversed(self.rows)
+            if row.workload == workload and row.status == rows.WRONG
+        }
 
     def _rewrite(self) -> None:
         atomic_write(self.path, b"".join(text + b"\n" for _, text in self._lines))
