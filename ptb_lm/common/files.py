@@ -8,6 +8,7 @@ import contextlib
 import functools
 import glob
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -71,22 +72,19 @@ def atomic_path(path: Path) -> Iterator[Path]:
     Raises:
         OSError: The folder is not writable, or the disk is full; `filename` is set to `path`.
     """
-    temporary = None
+    # In the same folder, because a rename is atomic only within one file system.
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
     try:
-        # In the same folder, because a rename is atomic only within one file system.
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        os.close(descriptor)
-        temporary = Path(name)
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        temporary.touch(exist_ok=False)
+        try:
+            yield temporary
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
@@ -166,10 +164,3 @@ def lock(folder: Path, *, name: Path | None = None, wait: bool = False) -> Itera
         yield
     finally:
         os.close(descriptor)  # and with it the lock
-
-
-def _umask() -> int:
-    # mkstemp makes files private; a run directory should be as readable as the user's other files.
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -83,12 +83,8 @@ def mute(stream: TextIO | None) -> None:
 
     The interpreter would otherwise try once more when it exits, with a message and another exit status.
     """
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(null, stream.fileno())  # type: ignore[union-attr]
-        finally:
-            os.close(null)
+    with contextlib.suppress(OSError, ValueError, AttributeError), open(os.devnull, "w") as null:  # noqa: PTH123
+        os.dup2(null.fileno(), stream.fileno())  # type: ignore[union-attr]
 
 
 def escape_controls(text: str) -> str:
