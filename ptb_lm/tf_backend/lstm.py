@@ -83,7 +83,8 @@ class BlockLayer(LSTMLayer, SteppedLayer):
     @override
     def step(self, weights: Mapping[str, tf.Tensor], x_BI: tf.Tensor, state: LayerState) -> LayerState:
         h_BH, c_BH = state
-        return block_cell(x_BI, h_BH, c_BH, weights["weight"], weights["bias"])
+        h_BH, c_BH = block_cell(x_BI, h_BH, c_BH, weights["weight"], weights["bias"])
+        return h_BH, c_BH
 
 
 class BlockFusedLayer(LSTMLayer):
