@@ -7,7 +7,6 @@ Shapes: B = batch, T = time steps, E = embedding width, H = hidden units, L = la
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from ptb_lm.model.config import Config
@@ -22,8 +21,7 @@ class Place(NamedTuple):
     keep_prob: float
 
 
-@dataclass(frozen=True)
-class Masks(Generic[Mask]):
+class Masks(NamedTuple, Generic[Mask]):
     """A window's masks, or the places that they are drawn from.
 
     Attributes:

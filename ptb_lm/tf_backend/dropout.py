@@ -6,7 +6,7 @@ saved with a run's state.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,16 +61,13 @@ class WindowDropout:
             steps: T.
             execution: Execution of the training step.
         """
-
-        def draw() -> tuple[Mapping[str, tf.Tensor], Sequence[tf.Tensor]]:
-            masks = self.draw(batch, steps)
-            return masks.weights, masks.units
-
         state = tf.identity(self.generator.state)
-        weights, units = apply_execution(draw, "xla" if execution == "xla" else "eager")()
+        draw = apply_execution(self.draw, "xla" if execution == "xla" else "eager")
+        kept: Masks[NDArray[np.bool_]] = tf.nest.map_structure(
+            lambda mask: mask.numpy() != 0, draw(batch, steps)
+        )
         self.generator.reset(state)
-        kept = {name: mask.numpy() != 0 for name, mask in weights.items()}
-        return Masks(kept, [mask.numpy() != 0 for mask in units])
+        return kept
 
 
 def no_dropout(x: tf.Tensor) -> tf.Tensor:
