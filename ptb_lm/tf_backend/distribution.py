@@ -113,7 +113,8 @@ class Distribution:
 
     def environment(self) -> dict[str, Any]:
         """Return how many devices or processes there are, if there are several."""
-        return {}
+        counts = {"devices": len(self.names), "processes": self.ranks.size}
+        return {what: count for what, count in counts.items() if count > 1}
 
 
 class MirroredDevices(Distribution):
@@ -124,11 +125,10 @@ class MirroredDevices(Distribution):
         count: The number of devices, which share the rows evenly.
 
     Raises:
-        UserError: There are fewer, or XLA is to compile the step.
+        UserError: There are fewer.
     """
 
     def __init__(self, choice: Choice, count: int) -> None:
-        _check_execution(choice, "device")
         if choice.device == "cpu" or not tf.config.list_physical_devices("GPU"):
             _divide_cpu(count)
         super().__init__(choose_device(choice))
@@ -160,10 +160,6 @@ class MirroredDevices(Distribution):
             lambda context: parts[context.replica_id_in_sync_group]
         )
 
-    @override
-    def environment(self) -> dict[str, Any]:
-        return {"devices": len(self.names)}
-
 
 class Workers(Distribution):
     """A device in each of several processes, by tf.distribute.MultiWorkerMirroredStrategy.
@@ -173,13 +169,12 @@ class Workers(Distribution):
         ranks: The processes.
 
     Raises:
-        UserError: There is no such device, or XLA is to compile the step.
+        UserError: There is no such device.
     """
 
     ranks: TensorFlowRanks
 
     def __init__(self, choice: Choice, ranks: TensorFlowRanks) -> None:
-        _check_execution(choice, "process")
         super().__init__(choose_device(choice))
         self.ranks, self.strategy = ranks, ranks.strategy
 
@@ -215,10 +210,6 @@ class Workers(Distribution):
             for name, array in state.items()
         }
 
-    @override
-    def environment(self) -> dict[str, Any]:
-        return {"processes": self.ranks.size}
-
 
 def distribute(choice: Choice, ranks: Ranks) -> Distribution:
     """Return the devices that were chosen.
@@ -231,6 +222,9 @@ def distribute(choice: Choice, ranks: Ranks) -> Distribution:
         UserError: There are no such devices, XLA cannot compile the model on them, or gradients are to be
             rounded.
     """
+    if choice.execution == "xla" and ranks.size * ranks.devices > 1:
+        what = "device" if ranks.devices > 1 else "process"
+        raise UserError(f"--execution xla is for one {what}; choose graph or eager")
     if ranks.devices > 1:
         check_reduce_precision(ranks.reduce_precision)
         return MirroredDevices(choice, ranks.devices)
@@ -238,11 +232,6 @@ def distribute(choice: Choice, ranks: Ranks) -> Distribution:
         assert isinstance(ranks, TensorFlowRanks)
         return Workers(choice, ranks)
     return Distribution(choose_device(choice))
-
-
-def _check_execution(choice: Choice, what: str) -> None:
-    if choice.execution == "xla":
-        raise UserError(f"--execution xla is for one {what}; choose graph or eager")
 
 
 def _device_names(device: Device, count: int) -> list[str]:

@@ -67,21 +67,19 @@ class TrainingStep:
         self.network, *self._copies = networks
         self._networks, self.config, self.distribution = networks, config, distribution
         self.state_names = cells.get(config.cell).state_names
-        self.dropouts = []
-        for index, name in enumerate(distribution.names, start=distribution.ranks.rank):
+        self.dropouts, self.adams = list[WindowDropout](), list[Adam]()
+        devices = zip(networks, distribution.names, strict=True)
+        for index, (network, name) in enumerate(devices, start=distribution.ranks.rank):
             with tf.device(name):
                 self.dropouts.append(
                     WindowDropout(
                         config,
-                        self.network.embedding_VE.shape[0],
-                        dtype=self.network.dtype,
+                        network.embedding_VE.shape[0],
+                        dtype=network.dtype,
                         seed=device_seed(choice.seed, index),
                     )
                 )
-        self.adams = []
-        if config.optimizer == "adam":
-            for network, name in zip(networks, distribution.names, strict=True):
-                with tf.device(name):
+                if config.optimizer == "adam":
                     self.adams.append(Adam(network.variables))
         self._averages: list[tf.Variable] = []
         self._averages_in_place = False
