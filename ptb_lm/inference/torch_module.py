@@ -79,7 +79,7 @@ def to_torch(config: Config, weights: Mapping[str, NDArray[Any]]) -> PlainLangua
     if config.cell != LSTM:
         raise UserError(f"torch.nn.LSTM computes the cell {LSTM}, but this model's cell is {config.cell}")
     vocabulary_size = len(weights["embedding"])
-    parameters.check(weights, config, vocabulary_size)
+    parameters.check(weights, parameters.shapes(config, vocabulary_size))
     config, weights = parameters.widen_layers(config, weights)
     # On no device at first, so that no number is drawn: the caller's random stream stays as it was.
     with torch.device("meta"):

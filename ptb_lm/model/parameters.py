@@ -28,21 +28,13 @@ def shapes(config: Config, vocabulary_size: int) -> Shapes:
 
     With tied weights there is no `softmax.kernel`: it is the embedding, transposed.
     """
-    sizes = (vocabulary_size, config.embedding_width, config.hidden_sizes)
-    return shapes_of_sizes(*sizes, cell=config.cell_declaration, tie_weights=config.tie_weights)
-
-
-def shapes_of_sizes(
-    vocabulary_size: int, embedding_width: int, hidden_sizes: Sequence[int], *, cell: Cell, tie_weights: bool
-) -> Shapes:
-    """Return the same as `shapes`, also for layers of different sizes."""
     table = {
-        "embedding": (vocabulary_size, embedding_width),
-        **stack_shapes(embedding_width, hidden_sizes, cell=cell),
-        "softmax.kernel": (hidden_sizes[-1], vocabulary_size),
+        "embedding": (vocabulary_size, config.embedding_width),
+        **stack_shapes(config.embedding_width, config.hidden_sizes, cell=config.cell_declaration),
+        "softmax.kernel": (config.hidden_sizes[-1], vocabulary_size),
         "softmax.bias": (vocabulary_size,),
     }
-    if tie_weights:
+    if config.tie_weights:
         del table["softmax.kernel"]
     return table
 
@@ -179,33 +171,17 @@ def count_scalars(weights: Mapping[str, NDArray[np.floating]]) -> int:
 
 
 def check(
-    weights: Mapping[str, NDArray[np.floating]],
-    config: Config,
-    vocabulary_size: int,
-    *,
-    dtype: DTypeLike | None = None,
+    weights: Mapping[str, NDArray[np.floating]], expected: Shapes, *, dtype: DTypeLike | None = None
 ) -> None:
-    """Check that weights have exactly the names and shapes of this configuration.
+    """Check that arrays have exactly the names and shapes that a model's have.
 
     Args:
         weights: The arrays by canonical name.
-        config: The hyper-parameters.
-        vocabulary_size: The number of words.
+        expected: The shape of each, as `shapes` returns them.
         dtype: The type that all of them must have; None: any.
 
     Raises:
         UserError: A tensor is missing, unknown, or of another shape or type.
-    """
-    check_shapes(weights, shapes(config, vocabulary_size), dtype=dtype)
-
-
-def check_shapes(
-    weights: Mapping[str, NDArray[np.floating]], expected: Shapes, *, dtype: DTypeLike | None = None
-) -> None:
-    """Check weights as `check` does, against a table of names and shapes.
-
-    Raises:
-        UserError: As for `check`.
     """
     for name in expected.keys() - weights.keys():
         raise UserError(f"the tensor {name!r} is missing")

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ptb_lm.common.errors import UserError
+from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.reference_updates import BETA_1, BETA_2, EPSILON
 from ptb_lm.tf_backend.network import Network
@@ -95,18 +95,13 @@ class Adam:
             KeyError: An array is missing.
             UserError: One is of another shape.
         """
-        shapes = {name: array.shape for name, array in network.canonical().items()}
-        found = {kind: {name: arrays[f"{kind}.{name}"] for name in shapes} for kind in MOMENTS}
-        for kind, by_name in found.items():
-            for name, array in by_name.items():
-                if array.shape != shapes[name]:
-                    raise UserError(
-                        f"the tensor '{kind}.{name}' has the shape {array.shape}, not {shapes[name]}"
-                    )
+        canonical = network.canonical()
+        shapes = {f"{kind}.{name}": array.shape for kind in MOMENTS for name, array in canonical.items()}
+        parameters.check({name: arrays[name] for name in shapes}, shapes)
         values = [tf.identity(variable) for variable in network.variables]
         try:
             for kind, moments in zip(MOMENTS, self.moments, strict=True):
-                network.load(found[kind])
+                network.load({name: arrays[f"{kind}.{name}"] for name in canonical})
                 for moment, variable in zip(moments, network.variables, strict=True):
                     moment.assign(variable)
         finally:

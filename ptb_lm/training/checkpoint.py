@@ -122,7 +122,7 @@ class Checkpoints:
         kinds = (newest.weights, newest.averages) if self.averages.exist(progress) else (newest.weights,)
         try:
             for weights in kinds:
-                parameters.check(weights, config, len(self.corpus.vocabulary), dtype=dtype)
+                parameters.check(weights, parameters.shapes(config, len(self.corpus.vocabulary)), dtype=dtype)
                 _check_finite(weights)
             _check_carried(newest.training, config)
             self.backend.load_weights(newest.weights)

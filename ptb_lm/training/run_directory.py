@@ -236,7 +236,9 @@ class RunDirectory:
             )
         self._check_config(run, metadata, self.weights)
         try:
-            parameters.check(arrays, run.hyperparameters, len(vocabulary), dtype=np.float32)
+            parameters.check(
+                arrays, parameters.shapes(run.hyperparameters, len(vocabulary)), dtype=np.float32
+            )
         except UserError as error:
             raise UserError(f"{self.weights} does not fit {self.config}: {error}; {remedy}") from None
         return arrays, metadata

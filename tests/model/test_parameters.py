@@ -31,9 +31,9 @@ def test_tied_weights_have_no_kernel_of_the_softmax() -> None:
     assert tied == {name: untied[name] for name in tied}
     initial = parameters.draw_initial(medium.replace(tie_weights=True), 10_000, seed=1)
     assert parameters.count_scalars(initial) == 13_275_200
-    parameters.check(initial, medium.replace(tie_weights=True), 10_000)
+    parameters.check(initial, tied)
     with pytest.raises(UserError, match=r"'softmax\.kernel' is missing"):
-        parameters.check(initial, medium, 10_000)
+        parameters.check(initial, untied)
 
 
 def test_initial_weights_are_uniform_in_the_scale_with_lstm_biases_zero() -> None:
@@ -98,7 +98,7 @@ def test_widened_layers_compute_the_same(tied: bool) -> None:
     weights = random_weights(config, 9, seed=1)
     wide, widened = parameters.widen_layers(config, weights)
     assert (wide.hidden_sizes, wide.tie_weights) == ((7, 7, 7), tied)
-    parameters.check(widened, wide, 9)
+    parameters.check(widened, parameters.shapes(wide, 9))
     words_BT = np.random.default_rng(2).integers(9, size=(2, 6))
     expected, state = reference.log_probabilities(weights, words_BT, reference.zero_state(weights, 2))
     found, after = reference.log_probabilities(widened, words_BT, reference.zero_state(widened, 2))
@@ -113,13 +113,14 @@ def test_widened_layers_compute_the_same(tied: bool) -> None:
 def test_check_names_what_does_not_fit() -> None:
     config = PRESETS["small"].replace(hidden_size=4)
     weights = parameters.draw_initial(config, 9, seed=0)
-    parameters.check(weights, config, 9)
+    shapes = parameters.shapes(config, 9)
+    parameters.check(weights, shapes)
     with pytest.raises(UserError, match=r"'embedding' has shape \(9, 4\), not \(10, 4\)"):
-        parameters.check(weights, config, 10)
+        parameters.check(weights, parameters.shapes(config, 10))
     with pytest.raises(UserError, match=r"'lstm\.1\.bias' is missing"):
-        parameters.check({n: w for n, w in weights.items() if n != "lstm.1.bias"}, config, 9)
+        parameters.check({n: w for n, w in weights.items() if n != "lstm.1.bias"}, shapes)
     with pytest.raises(UserError, match="'extra' does not belong"):
-        parameters.check({**weights, "extra": weights["embedding"]}, config, 9)
+        parameters.check({**weights, "extra": weights["embedding"]}, shapes)
 
 
 def test_a_cell_without_a_recurrent_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def test_the_state_of_adam_fits_layers_of_another_layout(short_config: Config) -
     assert_arrays(ends[1], ends[0], atol=1e-10)
     saved["tensorflow.adam.second.softmax.bias"] = np.zeros(3)
     weights = cudnn.export_weights()
-    with pytest.raises(UserError, match=r"'tensorflow\.adam\.second\.softmax\.bias' has the shape \(3,\)"):
+    with pytest.raises(UserError, match=r"'tensorflow\.adam\.second\.softmax\.bias' has shape \(3,\)"):
         cudnn.load_training_state(saved)
     assert_arrays(cudnn.export_weights(), weights)
 

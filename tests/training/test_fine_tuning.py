@@ -125,7 +125,7 @@ def test_new_words_are_drawn_as_initial_ones(flags: tuple[str, ...], texts: Path
     assert data.vocabulary.words == (*start.vocabulary.words, "zebra")
     config = start.config({"seed": 7})
     weights = start.initial(config, len(data.vocabulary))
-    parameters.check(weights, config.hyperparameters, len(data.vocabulary))
+    parameters.check(weights, parameters.shapes(config.hyperparameters, len(data.vocabulary)))
     drawn = parameters.draw_initial(config.hyperparameters, len(data.vocabulary), seed=7)
     for name, array in weights.items():
         if name in start.weights and array.shape == start.weights[name].shape:

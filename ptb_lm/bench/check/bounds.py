@@ -164,7 +164,7 @@ def check_shapes(weights: Arrays, wanted: parameters.Shapes) -> None:
         WrongError: One is missing, too many, or of another shape; the message names it.
     """
     try:
-        parameters.check_shapes(weights, wanted)
+        parameters.check(weights, wanted)
     except UserError as error:
         raise WrongError(f"it exports other tensors: {error}") from None
 

@@ -68,9 +68,6 @@ def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Ar
         if (name := f"{cell.name}.{number}.recurrent_kernel") in weights
     ] or [1]
     width = units[-1] if is_tied else weights["embedding"].shape[-1]
-    parameters.check_shapes(
-        weights, parameters.shapes_of_sizes(vocabulary_size, width, units, cell=cell, tie_weights=is_tied)
-    )
     sizes: dict[str, Any] = {
         "cell": cell.name,
         **{field: getattr(cell, name) for name, field in cells.CELLS[cell.name].options.items()},
@@ -80,12 +77,13 @@ def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Ar
         "embedding_size": 0 if width == units[-1] else width,
         "tie_weights": is_tied,
     }
+    in_order = parameters.shapes(Config(**sizes), vocabulary_size)
+    parameters.check(weights, in_order)
     sentence = (
         f"tensors of {kind}: {vocabulary_size:,} words, embedding {width:,}, {cell.name} layers of "
         f"{', '.join(f'{each:,}' for each in units)} units, softmax {'' if is_tied else 'not '}tied to the "
         f"embedding; {parameters.count_scalars(weights):,} parameters"
     )
-    in_order = parameters.shapes(Config(**sizes), vocabulary_size)
     return sizes, {name: weights[name] for name in in_order}, sentence
 
 
