@@ -58,7 +58,7 @@ BUILDS = (
     # The only build for Blackwell with a driver for CUDA 12; only torch 2.11 has it.
     TorchBuild("cu128", "torch>=2.11,<2.12", (570,), ((7, 5), (13, 0))),
 )
-WITHOUT_GPU = ("cpu", BUILDS[0].torch)  # folder and requirement of the build without CUDA, gigabytes smaller
+WITHOUT_CUDA = TorchBuild("cpu", BUILDS[0].torch, (), ((), ()))  # gigabytes smaller
 
 
 def gpus() -> list[Gpu]:
@@ -128,25 +128,17 @@ def main() -> int:
     If no build fits, a line on stderr says so, and pip's default is used.
     """
     found, index = gpus(), os.environ.get(INDEX, "").rstrip("/")
-    if index and not found:
-        folder, torch = WITHOUT_GPU
-        print("--index-url", f"{index}/{folder}", torch, sep="\n")
-        return 0
-    problem = trouble(found)
-    if not problem:
-        return 0
-    build = build_for(found)
-    if build is None:
-        remedy = f"no build of torch 2.11 to 2.13 can use it, and training runs on the CPU; see {PAGE}"
-    elif not index:
-        remedy = (
-            f"torch's build {build.name} can use it: set {INDEX} to the address of PyTorch's package "
-            f"index, as {PAGE} says, or update the driver; until then training runs on the CPU"
-        )
-    else:
+    build = build_for(found) if found else WITHOUT_CUDA
+    if build and build.name and index:
         print("--index-url", f"{index}/{build.name}", build.torch, sep="\n")
-        return 0
-    print(f"warning: the GPU {found[0].name} is not used: {problem}; {remedy}", file=sys.stderr)
+    elif problem := trouble(found):
+        remedy = f"no build of torch 2.11 to 2.13 can use it, and training runs on the CPU; see {PAGE}"
+        if build:
+            remedy = (
+                f"torch's build {build.name} can use it: set {INDEX} to the address of PyTorch's package "
+                f"index, as {PAGE} says, or update the driver; until then training runs on the CPU"
+            )
+        print(f"warning: the GPU {found[0].name} is not used: {problem}; {remedy}", file=sys.stderr)
     return 0
 
 
