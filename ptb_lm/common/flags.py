@@ -5,18 +5,9 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ptb_lm.common import streams
-
-if TYPE_CHECKING:
-    from typing_extensions import override
-else:  # scripts/reproduce and others parse their flags by a Python in which nothing is installed
-
-    def override(method):
-        """Return a method that overrides another as it is."""
-        return method
-
 
 HELP_COLUMN = 30  # the column of the help texts; a longer flag has its own line
 _HELP = {"-h", "--help"}
@@ -76,19 +67,16 @@ class HelpFormatter(argparse.HelpFormatter):
     def __init__(self, prog: str, indent_increment: int = 2, width: int | None = None) -> None:
         super().__init__(prog, indent_increment, HELP_COLUMN, width)
 
-    @override
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if isinstance(action, argparse.BooleanOptionalAction):
             return action.option_strings[0].replace("--", "--[no-]", 1)
         return super()._format_action_invocation(action)
 
-    @override
     def _format_usage(self, *arguments: Any) -> str:
         # argparse does not break a list of choices, and indents by the command's name.
         words = super()._format_usage(*arguments).split()
         return textwrap.fill(" ".join(words), self._width, subsequent_indent=" " * 7, **_WHOLE_WORDS) + "\n\n"
 
-    @override
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         words = " ".join(text.split())
         return textwrap.fill(words, width, initial_indent=indent, subsequent_indent=indent, **_WHOLE_WORDS)
