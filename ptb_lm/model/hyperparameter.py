@@ -81,7 +81,7 @@ class Hyperparameter:
         value: Any = text
         with contextlib.suppress(ValueError):
             value = self.kind(text)
-        if problem := self._problem_of_one(value):
+        if problem := self._problem(value):
             raise argparse.ArgumentTypeError(problem)
         return value
 
@@ -99,18 +99,14 @@ class Hyperparameter:
         Raises:
             UserError: It is of another kind, or out of bounds.
         """
-        if problem := self.problem(value):
-            raise UserError(f"{self.flag} {problem}")
+        if self.is_sequence and not isinstance(value, tuple):
+            raise UserError(f"{self.flag} must be a list, not {value!r}")
+        for each in value if self.is_sequence else (value,):
+            if problem := self._problem(each):
+                raise UserError(f"{self.flag} {problem}")
 
-    def problem(self, value: Any) -> str:
-        """Return what is wrong with a value, for people; "" if nothing is."""
-        if not self.is_sequence:
-            return self._problem_of_one(value)
-        if not isinstance(value, tuple):
-            return f"must be a list, not {value!r}"
-        return next(filter(None, map(self._problem_of_one, value)), "")
-
-    def _problem_of_one(self, value: Any) -> str:
+    def _problem(self, value: Any) -> str:
+        """Return what is wrong with a value, or with one of several, for people; "" if nothing is."""
         # bool is an int, too; and math.isfinite fails on an int beyond a float.
         fits = isinstance(value, (int, self.kind) if self.kind is float else self.kind)
         fits = fits and isinstance(value, bool) == (self.kind is bool) and value not in (math.inf, -math.inf)
