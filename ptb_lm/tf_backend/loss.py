@@ -153,8 +153,7 @@ def pack_loss(nll_N: tf.Tensor, norm: tf.Tensor) -> Loss:
         norm: Norm of the gradient, [].
     """
     # Summed in float64: the total over a split must not depend on how it was cut into windows.
-    loss: Loss = tf.stack([tf.reduce_sum(tf.cast(nll_N, tf.float64)), tf.cast(norm, tf.float64)])
-    return loss
+    return tf.stack([tf.reduce_sum(tf.cast(nll_N, tf.float64)), tf.cast(norm, tf.float64)])
 
 
 def sum_by_word(gradient_NE: tf.Tensor, ids_N: tf.Tensor, vocabulary_size: int) -> tf.Tensor:

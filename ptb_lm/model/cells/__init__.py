@@ -89,13 +89,6 @@ CELLS: dict[str, CellRow] = {
 
 
 @functools.cache
-def _create(declaration: str, **options: int) -> Cell:
-    cell: Cell = pkgutil.resolve_name(declaration)(**options)
-    if "recurrent_kernel" not in cell.shapes(1, 1):
-        raise TypeError(f"{declaration} has no parameter named recurrent_kernel, by which layers are counted")
-    return cell
-
-
 def get(name: str, **options: int) -> Cell:
     """Return a cell's declaration.
 
@@ -103,8 +96,16 @@ def get(name: str, **options: int) -> Cell:
         name: A name in CELLS.
         options: The declaration's arguments. Those that are missing have its defaults: the names of
             parameters and state, and how they are computed, do not depend on them.
+
+    Raises:
+        TypeError: It has no recurrent kernel.
     """
-    return _create(CELLS[name].declaration, **options)
+    cell: Cell = pkgutil.resolve_name(CELLS[name].declaration)(**options)
+    if "recurrent_kernel" not in cell.shapes(1, 1):
+        raise TypeError(
+            f"{CELLS[name].declaration} has no parameter named recurrent_kernel, by which layers are counted"
+        )
+    return cell
 
 
 def names_for(framework: str, model: str) -> tuple[str, ...]:
