@@ -3,7 +3,6 @@
 Run as a script, before anything is installed, it tells scripts/setup.sh which build to take.
 """
 
-import contextlib
 import functools
 import os
 import re
@@ -11,6 +10,8 @@ import shutil
 import subprocess
 import sys
 from typing import NamedTuple
+
+from ptb_lm.common import streams
 
 Version = tuple[int, ...]
 
@@ -93,9 +94,7 @@ def trouble(found: list[Gpu]) -> str:
 @functools.cache
 def warn(trouble: str) -> None:
     """Say on stderr, once per process, why the CPU is used although there is a GPU."""
-    with contextlib.suppress(OSError):
-        if sys.stderr is not None:
-            print(f"warning: computing on the CPU: {trouble}", file=sys.stderr, flush=True)
+    streams.tell(f"warning: computing on the CPU: {trouble}")
 
 
 def _obstacle(gpu: Gpu, build: TorchBuild) -> str:

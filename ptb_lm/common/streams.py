@@ -42,7 +42,7 @@ def tell(line: str) -> None:
     """Print a line on stderr; do nothing if that fails."""
     try:
         print(wrap(escape_controls(line), sys.stderr), file=sys.stderr, flush=True)
-    except (OSError, ValueError):  # ValueError: it is closed
+    except (OSError, ValueError, AttributeError):  # ValueError: it is closed; AttributeError: it always was
         mute(sys.stderr)
 
 
