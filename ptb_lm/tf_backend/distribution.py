@@ -132,7 +132,11 @@ class MirroredDevices(Distribution):
         if choice.device == "cpu" or not tf.config.list_physical_devices("GPU"):
             _divide_cpu(count)
         super().__init__(choose_device(choice))
-        self.names = _device_names(self.device, count)
+        kind = "GPU" if self.device.gpu else "CPU"
+        found = len(tf.config.list_logical_devices(kind))
+        if found < count:
+            raise UserError(f"--devices {count}: TensorFlow finds {found} {kind}{'s' * (found > 1)} here")
+        self.names = [f"{kind}:{index}" for index in range(count)]
         self.strategy = tf.distribute.MirroredStrategy(
             self.names, cross_device_ops=None if self.device.gpu else tf.distribute.ReductionToOneDevice()
         )
@@ -234,16 +238,8 @@ def distribute(choice: Choice, ranks: Ranks) -> Distribution:
     return Distribution(choose_device(choice))
 
 
-def _device_names(device: Device, count: int) -> list[str]:
-    kind = "GPU" if device.gpu else "CPU"
-    found = len(tf.config.list_logical_devices(kind))
-    if found < count:
-        raise UserError(f"--devices {count}: TensorFlow finds {found} {kind}{'s' * (found > 1)} here")
-    return [f"{kind}:{index}" for index in range(count)]
-
-
 def _divide_cpu(count: int) -> None:
     """Let the CPU be so many devices, of which TensorFlow makes one by default."""
     (cpu,) = tf.config.list_physical_devices("CPU")
-    with contextlib.suppress(RuntimeError):  # it is in use already, and _device_names counts
+    with contextlib.suppress(RuntimeError):  # it is in use already; what there is is counted
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
