@@ -214,7 +214,10 @@ class Preparation(Treatment):
         """
         if not isinstance(values, dict) or values.keys() != {*FIELDS}:
             raise UserError(f"it must have the keys {', '.join(FIELDS)}")
-        convert(values, cls)  # checks; what it returns would be written again without the nulls
+        for each in dataclasses.fields(cls):
+            if values[each.name] is None and each.default is not None:
+                raise ValueError(f"{each.name} cannot be None")
+        convert(values, cls)  # checks the others; what it returns would be written again without the nulls
         return cls(**values)
 
 

@@ -366,7 +366,8 @@ def test_a_preparation_is_kept_as_json() -> None:
     for broken in (None, {}, {**default, "more": 1}):
         with pytest.raises(UserError, match="must have the keys tokenize, "):
             Preparation.from_json(broken)
-    for name, wrong in (("lowercase", 1), ("min_count", True), ("vocab_size", "9"), ("test_fraction", "0")):
+    wrong_values = [("lowercase", 1), ("min_count", True), ("vocab_size", "9"), ("test_fraction", "0")]
+    for name, wrong in [*wrong_values, ("lowercase", None), ("valid_fraction", None)]:
         with pytest.raises(ValueError, match=f"{name} cannot be {wrong!r}"):
             Preparation.from_json({**default, name: wrong})
     with pytest.raises(UserError, match="syllables"):
