@@ -108,13 +108,13 @@ def chunks(part: Part) -> Iterator[tuple[int, str]]:
     they are whole lines.
 
     Raises:
-        UserError: A file is missing, binary or not UTF-8, or all are empty.
+        UserError: A file is missing, binary or not UTF-8, or none has a line that is read.
     """
     line = 1
     paths = (part.path, *part.shards)
     every = itertools.chain.from_iterable(_pieces(path, part.column) for path in paths)
-    pieces = _refuse_empty(every, part.path)
-    for chunk in _cut(pieces if part.blocks is None else _select(pieces, part.blocks), part.treatment.cut):
+    selected = every if part.blocks is None else _select(every, part.blocks)
+    for chunk in _cut(_refuse_empty(selected, part.path), part.treatment.cut):
         if part.marks is not None:
             part.marks.update({mark: chunk.count(mark) for mark in MARKS})
         yield line, chunk

@@ -379,6 +379,9 @@ def test_part_reads_its_lines_only(tmp_path: Path) -> None:
     for numbers, expected in (({0, 2}, "a b e"), ({1}, "c d"), ({2}, "e")):
         vocabulary, ids = text.build_vocabulary(Part(path, text_file.LineBlocks(2, frozenset(numbers))))
         assert [vocabulary.words[i] for i in ids if vocabulary.words[i] != "<eos>"] == expected.split()
+    # The file may become shorter after its lines were counted.
+    with pytest.raises(UserError, match=r"raw\.txt is empty"):
+        text.build_vocabulary(Part(path, text_file.LineBlocks(2, frozenset({3}))))
 
 
 @pytest.mark.parametrize("chunk", [16, 1 << 20])
