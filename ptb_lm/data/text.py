@@ -57,8 +57,9 @@ def build_vocabulary(text: Part, preparation: Preparation | None = None) -> tupl
                 f"{display_name(text.path)} has no word that occurs {preparation.least_count} times, as "
                 f"--min-count requires{hint}"
             )
-        most = preparation.vocab_size and preparation.vocab_size - len(special)
-        kept = [*special, *by_count(common)[:most]]
+        if preparation.vocab_size:
+            common = by_count(common)[: preparation.vocab_size - len(special)]
+        kept = [*special, *common]
         counts[unknown] = len(ids) - counts[[i for i in kept if i != unknown]].sum()
     order = by_count(kept)
     final = np.full(len(words), order.index(unknown) if preparation else 0, np.int32)
