@@ -78,7 +78,7 @@ class Server(ThreadingHTTPServer):
         shown: dict[str, Any] = {
             name: fields[name] for name in ("text", "prompt", "length", "temperature") if name in fields
         }
-        is_prompt = path.startswith("/continue")  # a query may follow
+        is_prompt = path == "/continue"
         try:
             with self.turn:
                 if is_prompt:
@@ -115,7 +115,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         # A form leaves its address in the browser's line, where Enter asks for it again.
-        self._show(*(self._refusal("/", *FORMS) or (self.server.first_answer, HTTPStatus.OK)))
+        path = self.path.partition("?")[0]
+        answer = self._refusal(path, ("/", *FORMS)) or (self.server.first_answer, HTTPStatus.OK)
+        self._show(*answer)
 
     do_HEAD = do_GET
 
@@ -123,12 +125,13 @@ class _Handler(BaseHTTPRequestHandler):
         # Read first, whatever the answer is: a browser that still sends when the connection ends loses it.
         content = self._content()
         try:
-            self._show(*(self._refusal(*FORMS) or self.server.answer(self.path, _fields(content))))
+            answer = self._refusal(self.path, FORMS) or self.server.answer(self.path, _fields(content))
         except UserError as error:
-            self._show(PageContent(problem=str(error)), HTTPStatus.BAD_REQUEST)
+            answer = PageContent(problem=str(error)), HTTPStatus.BAD_REQUEST
+        self._show(*answer)
 
-    def _refusal(self, *pages: str) -> tuple[PageContent, HTTPStatus] | None:
-        """Return the answer to a request that is for none of some pages; None if it is for one.
+    def _refusal(self, path: str, pages: tuple[str, ...]) -> tuple[PageContent, HTTPStatus] | None:
+        """Return the answer to a request for a path that is none of some pages; None if it is one.
 
         Another host name than this machine's is refused: another site's name may lead here.
         """
@@ -138,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
         origin = self.headers.get("Origin")
         if self.headers.get("Host") not in names or origin not in {None, *(f"http://{n}" for n in names)}:
             return PageContent(problem="this page answers to its own address alone"), HTTPStatus.FORBIDDEN
-        if self.path.partition("?")[0] not in pages:
+        if path not in pages:
             return PageContent(problem=f"there is no page {self.path}"), HTTPStatus.NOT_FOUND
         return None
 
@@ -154,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
             left -= len(piece)
         return content
 
-    def _show(self, answer: PageContent, status: HTTPStatus = HTTPStatus.OK) -> None:
+    def _show(self, answer: PageContent, status: HTTPStatus) -> None:
         content = write_page(answer, model=self.server.description).encode()
         self.send_response(status)
         self.send_header("Content-Type", "text/html; charset=utf-8")
