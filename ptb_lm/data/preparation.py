@@ -138,12 +138,11 @@ def _tokenizer(name: str) -> Callable[[str], list[str]]:
         return str.split
     if name == "characters":
         return lambda text: list(SPACE.join(text.split()))
-    punkt = import_extra("nltk.tokenize.punkt", "--tokenize words", extra="text")
-    destructive = import_extra("nltk.tokenize.destructive", "--tokenize words", extra="text")
-    parameters = punkt.PunktParameters()
+    tokenize = import_extra("nltk", "--tokenize words", extra="text").tokenize
+    parameters = tokenize.punkt.PunktParameters()
     parameters.abbrev_types.update(_ABBREVIATIONS.split())
     # The word tokenizer takes the period off the last word of what it is given only.
-    sentences, words = punkt.PunktSentenceTokenizer(parameters), destructive.NLTKWordTokenizer()
+    sentences, words = tokenize.punkt.PunktSentenceTokenizer(parameters), tokenize.NLTKWordTokenizer()
 
     def whole(text: str) -> list[str]:
         return [word for sentence in sentences.tokenize(text) for word in words.tokenize(sentence)]

@@ -172,8 +172,7 @@ def import_extra(name: str, subject: object, *, extra: str = "datasets") -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError:
         raise UserError(
-            f"{subject} needs the package {name.partition('.')[0]}, which is not installed; "
-            f"{how_to_install(extra)}"
+            f"{subject} needs the package {name}, which is not installed; {how_to_install(extra)}"
         ) from None
 
 

@@ -201,8 +201,8 @@ def test_a_prefix_that_ends_in_an_abbreviation_keeps_its_period() -> None:
 
 def test_words_without_nltk_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     preparation._tokenizer.cache_clear()
-    monkeypatch.setitem(sys.modules, "nltk.tokenize.destructive", None)
-    with pytest.raises(UserError, match=r"nltk.*\[text\]"):
+    monkeypatch.setitem(sys.modules, "nltk", None)
+    with pytest.raises(UserError, match=r"needs the package nltk, which is not installed; .*\[text\]"):
         Treatment(tokenize="words").words("a")
 
 
