@@ -155,7 +155,7 @@ def _extend(known: Vocabulary, train: Part, preparation: Preparation | None) -> 
         raise UserError(
             f"--vocab-size must be more than the {len(known):,} words of the vocabulary that it extends"
         )
-    # Of as many words as both may have together, enough are new: known are len(known) at most.
+    # Of the vocab_size most frequent words at most len(known) are known: those that are new fill the room.
     found, _ = text.build_vocabulary(train, preparation)
     new = [word for word in found.words if word not in known.ids]
     new.sort(key=lambda word: word != UNK)  # without it no other word could be left out

@@ -52,12 +52,13 @@ def load(arguments: argparse.Namespace, run: RunConfig, vocabulary: Vocabulary, 
     # What stands before the first word of a text, which is then scored too.
     ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)
     name = text_file.display_name(arguments.text)
-    unknown, words = int(is_unknown.sum()), "the vocabulary has all of its words"
-    if unknown:
+    if unknown := int(is_unknown.sum()):
         verb = "is" if unknown == 1 else "are"
-        words = f"{unknown:,} of its words {verb} not in the vocabulary, and read as {UNK}"
+        about_words = f"{unknown:,} of its words {verb} not in the vocabulary, and read as {UNK}"
+    else:
+        about_words = "the vocabulary has all of its words"
     notes = [
-        f"the text is one stream after {EOS}; {words}",
+        f"the text is one stream after {EOS}; {about_words}",
         text_file.describe_marks(marks),
     ]
     return Text(ids, "test", name, "\n".join(filter(None, notes)), data, is_unknown)

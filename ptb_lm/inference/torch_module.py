@@ -30,7 +30,7 @@ class PlainLanguageModel(nn.Module):
     Attributes:
         embedding: torch.nn.Embedding, V rows of E.
         lstm: torch.nn.LSTM, L layers of H units, the batch first. Its second bias is zero.
-        softmax: torch.nn.Linear, from H to V; tied, its weight is the embedding's.
+        softmax: torch.nn.Linear, from H to V; `to_torch` makes its weight the embedding's if they are tied.
 
     Args:
         vocabulary_size: V.

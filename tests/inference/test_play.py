@@ -261,6 +261,7 @@ def test_typed_text_stays_text(port: int) -> None:
         ),
         ("/continue", {"prompt": "w1 " * 501, "length": "5", "temperature": "1"}, "501 words"),
         ("/elsewhere", {"text": "w1"}, "page /elsewhere"),
+        ("/continue?x", {"prompt": "w1", "length": "5", "temperature": "1"}, r"page /continue\?x"),
     ],
 )
 def test_bad_input_is_answered_in_a_sentence(
