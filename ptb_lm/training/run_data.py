@@ -22,15 +22,18 @@ def with_source(run: RunConfig, data: Corpus) -> RunConfig:
     where = place(run)
     path = penn_treebank_folder() if where == PTB else Path(where)
     name = str(path.absolute()) if is_path(where) or where == PTB else tables.absolute_name(where)
-    if run.data == "synthetic" or (run.data == PTB and _is_penn_treebank(path, data)):
+    if run.data == "synthetic" or (run.data == PTB and _is_penn_treebank(run, path, data)):
         return dataclasses.replace(run, source=None)
     return dataclasses.replace(run, source=Source(path=name, sha256=data.sha256))
 
 
-def _is_penn_treebank(folder: Path, data: Corpus) -> bool:
+def _is_penn_treebank(run: RunConfig, folder: Path, data: Corpus) -> bool:
     known = corpus.PENN_TREEBANK_SHA256
-    # The digest is of the vocabulary, too, which may be that of another run.
-    return data.sha256 == known or corpus.load(folder).sha256 == known
+    # The digest is of the vocabulary, too: with that of another run the text is read again, with its own.
+    has_own_words = "train" not in data.unknown_counts
+    return data.sha256 == known or (
+        not has_own_words and corpus.load(folder, column=run.text_column).sha256 == known
+    )
 
 
 def place(run: RunConfig) -> str:

@@ -1,5 +1,6 @@
 """--data ptb, where Penn Treebank's folder has other text: it is said, and such runs are told from others."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,10 @@ import runs
 from ptb_lm import evaluate, train
 from ptb_lm.comparison import runs as comparison_runs
 from ptb_lm.data import corpus
+from ptb_lm.data.vocabulary import Vocabulary
+from ptb_lm.training import run_data
 from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.run_flags import new_config
 
 pytestmark = pytest.mark.slow
 
@@ -148,6 +152,24 @@ def test_seeds_on_penn_treebank_by_its_path_and_by_its_name_are_one_family(
         assert train.main(runs.arguments(data, several, "--epochs", "1", "--seeds", *seeds)) == 0
     (group,) = comparison_runs.read_groups([several], command="compare")
     assert len(group.runs) == 2
+
+
+def test_a_column_is_read_and_read_again_only_for_other_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for split in corpus.SPLITS:
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps({"body": "a b", "summary": "c"}) + "\n")
+    monkeypatch.setenv("PTB_LM_DATA", str(tmp_path))
+    run = new_config({"data": "ptb", "text_column": "body"})
+    own, other = (
+        run_data.load_first(run, words, extend=False) for words in (None, Vocabulary(("b", "a", "<eos>")))
+    )
+    assert own.sha256 != other.sha256
+    for data in (other, own):
+        source = run_data.with_source(run, data).source
+        assert source is not None
+        assert (source.path, source.sha256) == (str(tmp_path), data.sha256)
+        monkeypatch.delattr(corpus, "load", raising=False)  # the second time nothing can be read
 
 
 def test_a_run_of_before_on_other_text_goes_on(
