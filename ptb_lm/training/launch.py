@@ -256,7 +256,9 @@ def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:
     config, words = request.run, request.vocabulary
     if request.found is not None:
         assert words is not None
-        corpus = run_data.load_again(config, words)
+        corpus = run_data.load_again(
+            config, words, moved_to=request.given.get("data"), whose=str(request.directory.path)
+        )
     else:
         corpus = run_data.load_first(config, words, extend=bool(request.given.get("extend_vocabulary")))
     WindowPlan(corpus, config.hyperparameters, seed=config.choice.seed)  # refuses a split that is too short

@@ -36,8 +36,12 @@ def _is_penn_treebank(run: RunConfig, folder: Path, data: Corpus) -> bool:
     )
 
 
-def place(run: RunConfig) -> str:
+def place(run: RunConfig, whose: str = "the run") -> str:
     """Return the absolute path of a run's text; or how --data named it, if there is none or it has moved.
+
+    Args:
+        run: Configuration of the run.
+        whose: What an error calls the run, such as its folder.
 
     Raises:
         UserError: The run was imported, and no text is known to be its own; or the text is not there.
@@ -49,9 +53,9 @@ def place(run: RunConfig) -> str:
     source = run.source
     if source and (source.path.startswith(tables.HUB) or Path(source.path).exists()):
         return source.path
-    if source and is_path(run.data) and not Path(run.data).exists():
+    if is_path(run.data) and not Path(run.data).exists():
         raise UserError(
-            f"there is no file or folder {run.data}, the text of the run; name a text with --data"
+            f"there is no file or folder {run.data}, the text of {whose}; name a text with --data"
         )
     return run.data
 
@@ -91,18 +95,21 @@ def load_first(run: RunConfig, vocabulary: Vocabulary | None, *, extend: bool) -
         raise UserError(f"{error}; {hint}") from None
 
 
-def load_again(run: RunConfig, vocabulary: Vocabulary, *, moved_to: str | None = None) -> Corpus:
+def load_again(
+    run: RunConfig, vocabulary: Vocabulary, *, moved_to: str | None = None, whose: str = "the run"
+) -> Corpus:
     """Load the text of a run that has a vocabulary, prepared as it was then.
 
     Args:
         run: Configuration of the run.
         vocabulary: Words of the run.
         moved_to: Place of the text now; None: the place where it was.
+        whose: What an error calls the run, such as its folder.
 
     Raises:
         UserError: The text is not there or cannot be read, or it has other words.
     """
-    where = place(run) if moved_to is None else moved_to
+    where = place(run, whose) if moved_to is None else moved_to
     # The words of the text itself tell whether it is the same text.
     has_own_words = run.preparation is None and run.init_from is None and run.imported is None
     data = corpus.load(
@@ -110,7 +117,7 @@ def load_again(run: RunConfig, vocabulary: Vocabulary, *, moved_to: str | None =
     )
     if data.vocabulary.sha256 != vocabulary.sha256:
         raise UserError(
-            f"the vocabulary of the data {where} ({len(data.vocabulary):,} words) is not that of the run"
+            f"the vocabulary of the data {where} ({len(data.vocabulary):,} words) is not that of {whose}"
         )
     return data
 
@@ -157,7 +164,7 @@ def report(run: RunConfig, data: Corpus) -> Iterator[str]:
     if run.init_from:
         count = run.init_from.new_words
         new_ones = f", {count:,} new ones among them" if count else ""
-        unknown = ", ".join(f"{split} {count:,}" for split, count in data.unknown_counts.items())
+        unknown = ", ".join(f"{split} {number:,}" for split, number in data.unknown_counts.items())
         yield (
             f"weights and vocabulary of {run.init_from.run}: {len(data.vocabulary):,} words{new_ones}; "
             f"tokens that it lacks, read as {UNK}: {unknown}"

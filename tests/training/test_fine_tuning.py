@@ -259,9 +259,10 @@ def test_without_data_the_text_and_its_treatment_are_the_run_s(
     problem = runs.refusal(capsys, train, *given, "--data", "../text.txt", "--tokenize", "characters")
     assert "--tokenize contradicts" in problem
     (tmp_path / "text.txt").unlink()
-    problem = runs.refusal(capsys, train, *given)
-    assert "text.txt" in problem
-    assert "--data" in problem
+    moved = "there is no file or folder text.txt, the text of ../old; name a text with --data"
+    assert runs.refusal(capsys, train, *given) == moved
+    runs.change(Path("../old/config.json"), lambda config: config.pop("source"))  # as of an older program
+    assert runs.refusal(capsys, train, *given) == moved
 
 
 def test_the_run_that_it_starts_from_is_not_overwritten(
