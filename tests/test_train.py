@@ -18,6 +18,7 @@ import runs
 from ptb_lm import train
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import load
+from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import frameworks, rules
 from ptb_lm.model.cells import CELLS
 from ptb_lm.model.choice import MAX_SEED, Choice
@@ -25,7 +26,7 @@ from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.hyperparameter import Hyperparameter
 from ptb_lm.model.presets import PRESETS, RECIPES
 from ptb_lm.torch_backend import runtime
-from ptb_lm.training import display, run_flags, tensors
+from ptb_lm.training import display, run_data, run_flags, tensors
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_folders import DEMO
 from ptb_lm.training.trainer import Trainer
@@ -118,7 +119,7 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
         (["--config", "awd", "--keep-prob", "0.5"], "--keep-prob would change nothing"),
         (
             ["--num-layers", "1", "--between-keep-prob", "0.5"],
-            "--between-keep-prob would change nothing with --num-layers 1",
+            "--between-keep-prob would change nothing in a single layer",
         ),
         (
             [
@@ -549,7 +550,14 @@ def test_resuming_is_refused(
             ["--keep-prob", "0.5"],
             "--keep-prob would change nothing with --input-keep",
         ),
-        (["--num-layers", "1"], ["--between-keep-prob", "0.5"], "--between-keep-prob would change nothing"),
+        *(
+            (
+                layers,
+                ["--between-keep-prob", "0.5"],
+                "--between-keep-prob would change nothing in a single layer",
+            )
+            for layers in (["--num-layers", "1"], ["--layer-sizes", "300"])
+        ),
     ],
 )
 def test_resuming_refuses_what_would_change_nothing(
@@ -603,16 +611,28 @@ def test_resuming_may_change_how_training_goes_on(flag: str, value: str, run: Pa
 @pytest.mark.parametrize(
     ("change", "key"),
     [
-        (lambda lines: [*lines, "zebra\n"], "vocabulary"),
+        (lambda lines: [*lines, "zebra\n"], "words) is not that of {run}"),
         (lambda lines: lines[1:] + lines[:1], "the data differ"),  # of the same words
     ],
 )
 def test_resuming_with_other_text_is_refused(
-    change: Callable[[list[str]], list[str]], key: str, own_data: Path, refused_resume: Callable[..., str]
+    change: Callable[[list[str]], list[str]],
+    key: str,
+    own_data: Path,
+    run: Path,
+    refused_resume: Callable[..., str],
 ) -> None:
     text = own_data / "train.txt"
     text.write_text("".join(change(text.read_text().splitlines(keepends=True))))
-    assert key in refused_resume("--data", own_data)
+    assert key.format(run=run) in refused_resume("--data", own_data)
+
+
+def test_a_text_that_is_gone_is_refused_with_its_run(refused_resume: Callable[..., str]) -> None:
+    """A flag that names none is told as such."""
+    run = run_flags.new_config({"data": "gone"})
+    with pytest.raises(UserError, match=r"^there is no file or folder gone, the text of a/run; .* --data$"):
+        run_data.load_again(run, Vocabulary(("<eos>",)), whose="a/run")
+    assert refused_resume("--data", "gone").startswith("--data gone: there is no such file or folder")
 
 
 def test_resuming_something_that_is_no_run_is_refused(

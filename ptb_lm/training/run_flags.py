@@ -31,7 +31,8 @@ from ptb_lm.training.run_config import PLACES, RESUMABLE, RESUMABLE_HYPERPARAMET
 CHANGEABLE = (*PLACES, "devices", *RESUMABLE_HYPERPARAMETERS)  # flags that --resume allows to differ
 NEW_RUN_FLAGS = ("overwrite", "init_from", "extend_vocabulary")  # flags that --resume refuses
 AVERAGES = ("average_epochs", "average_after_stall")  # of which a run has one
-PLACES_OF_DROPOUT = ("input_keep_prob", "between_keep_prob", "output_keep_prob")
+BETWEEN_LAYERS = "between_keep_prob"  # without effect in a single layer
+PLACES_OF_DROPOUT = ("input_keep_prob", BETWEEN_LAYERS, "output_keep_prob")
 # (flags, field, test): the flags change nothing where the test is true of the field's value.
 IDLE: Sequence[tuple[Sequence[str], str, Callable[[Any], bool]]] = (
     (("mogrifier_rounds", "mogrifier_rank"), "cell", lambda cell: cell != "mogrifier_lstm"),
@@ -39,7 +40,6 @@ IDLE: Sequence[tuple[Sequence[str], str, Callable[[Any], bool]]] = (
     (("decay_after", "lr_decay"), "schedule", lambda schedule: schedule != "exponential"),
     (("decay_after",), "lr_decay", lambda factor: factor == 1),
     (("slowness_penalty",), "num_steps", lambda steps: steps == 1),
-    (("between_keep_prob",), "num_layers", lambda layers: layers == 1),
 )
 INIT_FROM_RATE = 0.5  # share of the other run's learning rate that a run with --init-from has
 
@@ -107,9 +107,11 @@ def check_effects(config: Config, given: Mapping[str, Any]) -> None:
     Raises:
         UserError: One has none.
     """
-    places = [name for name in PLACES_OF_DROPOUT if config.num_layers > 1 or name != "between_keep_prob"]
+    places = [name for name in PLACES_OF_DROPOUT if config.num_layers > 1 or name != BETWEEN_LAYERS]
     if "keep_prob" in given and all(getattr(config, name) for name in places):
         raise UserError(f"--keep-prob would change nothing with {flag_list(places)}")
+    if BETWEEN_LAYERS in given and BETWEEN_LAYERS not in places:
+        raise UserError(f"{flag_name(BETWEEN_LAYERS)} would change nothing in a single layer")
     for names, field, is_idle in IDLE:
         idle, value = [name for name in names if name in given], getattr(config, field)
         if idle and is_idle(value):
