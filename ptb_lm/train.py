@@ -46,14 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _train(argv: list[str], command_start: float) -> int:
     given = parse_flags(argv)
-    for name, other in NEEDED.items():
-        if given.get(name) and other not in given:
-            raise UserError(f"{flags.flag_name(name)} needs {flags.flag_name(other)}")
     # These imports take long, so they wait until the flags are known to be right.
     from ptb_lm.training import processes, run_folders
 
     run_folders.refuse_demo(given.get("resume"))
     should_start = processes.should_start(given)
+    if processes.find_launcher()[1] == 1:  # of several processes, one alone tells it below
+        _check_needed(given)
     if "seeds" in given:
         from ptb_lm.training import seeds
 
@@ -61,9 +60,16 @@ def _train(argv: list[str], command_start: float) -> int:
     if should_start:
         return processes.start(given, argv)
     with processes.join(given) as ranks:
+        _check_needed(given)
         from ptb_lm.training import launch
 
         return launch.train(given, shlex.join(argv), command_start=command_start, ranks=ranks)
+
+
+def _check_needed(given: dict[str, Any]) -> None:
+    for name, other in NEEDED.items():
+        if given.get(name) and other not in given:
+            raise UserError(f"{flags.flag_name(name)} needs {flags.flag_name(other)}")
 
 
 def parse_flags(argv: Sequence[str]) -> dict[str, Any]:
@@ -86,12 +92,12 @@ def _described_parser() -> cli.Parser:
     about = "Train an LSTM language model and report its perplexity."
     parser = cli.Parser(prog=PROG, description=f"{about} Without flags: small, on Penn Treebank.")
     parser.usage = f"{PROG} [FLAG ...]"
-    for flag, text, about in (
+    for flag, text, meaning in (
         ("--help-all", lambda: _described_parser().format_help().rstrip(), "describe all flags"),
         ("--help-presets", _list_presets, "show the hyper-parameters of each preset"),
         ("--help-models", _list_models, "describe each model"),
     ):
-        parser.add_argument(flag, action=flags.ShowText, text=text, help=about)
+        parser.add_argument(flag, action=flags.ShowText, text=text, help=meaning)
     # No defaults here: a resumed run must know which flags were given.
     _add_data(parser.add_argument_group("data"))
     _add_model(parser.add_argument_group("model (a flag replaces the preset's value)"))

@@ -1,11 +1,13 @@
 """Processes that torchrun and TF_CONFIG start: which of both counts, and what an error names."""
 
+import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,22 @@ def test_the_error_names_the_launcher(
 ) -> None:
     launch(monkeypatch, torchrun=torchrun, tf_config=tf_config)
     assert re.match(problem.format(by), runs.refusal(capsys, train, "--data", "synthetic", *flags))
+
+
+def test_a_flag_that_needs_another_is_refused_by_one_of_several(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextlib.contextmanager
+    def join(_: object) -> Iterator[Ranks]:
+        with pytest.raises(UserError, match=needs):
+            yield Two()
+        raise UserError("told once")
+
+    needs = "--overwrite needs --run-dir"
+    monkeypatch.setattr(processes, "join", join)
+    for started, told in ((0, needs), (2, "told once")):
+        launch(monkeypatch, torchrun=started)
+        assert runs.refusal(capsys, train, "--data", "synthetic", "--overwrite") == told
 
 
 @pytest.mark.parametrize(
