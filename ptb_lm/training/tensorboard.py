@@ -42,7 +42,7 @@ class Scalars:
         # Process id and count keep two files of one second apart.
         unique = f"{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{next(_COUNT):04}"
         self._path = folder / f"events.out.tfevents.{unique}" if folder else Path(os.devnull)
-        self._file = self._path.open("ab")
+        self._file = self._path.open("xb" if folder else "wb")
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if purge_step is not None:
             start = SessionLog(status=SessionLog.START)

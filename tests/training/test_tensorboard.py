@@ -20,6 +20,7 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from ptb_lm import train
+from ptb_lm.training import tensorboard
 from ptb_lm.training.tensorboard import Scalars, as_record
 
 pytestmark = pytest.mark.slow
@@ -181,6 +182,24 @@ def test_scalars_are_written_at_once_and_a_full_disk_is_told_of_the_file(tmp_pat
             with pytest.raises(OSError, match="File too large") as caught:
                 act()
             assert caught.value.filename == str(path)
+
+
+def test_a_file_that_is_there_is_not_written_and_without_a_folder_none_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    nowhere = Scalars(None)
+    nowhere.add({"x": 1.0}, 1)
+    nowhere.close()
+    assert not [*tmp_path.iterdir()]
+    monkeypatch.setattr(tensorboard, "_COUNT", itertools.repeat(0))
+    monkeypatch.setattr(tensorboard.time, "time", lambda: 1.0)
+    write_scalars(tmp_path, {1: 10.0}, purge_step=None)
+    (path,) = tmp_path.iterdir()
+    before = path.read_bytes()
+    with pytest.raises(FileExistsError):  # of another machine of this name, or another container
+        Scalars(tmp_path)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("data", [b"", b"123456789", bytes(range(256)) * 3])
