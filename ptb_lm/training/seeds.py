@@ -4,14 +4,14 @@ import contextlib
 import gc
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from multiprocessing import connection
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import IO, Any
+from typing import Any
 
 from ptb_lm.common import cli, files, signals, streams
 from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
@@ -150,7 +150,7 @@ def _train_in_parallel(commands: dict[int, list[str]], jobs: int) -> dict[int, i
     Raises:
         signals.Stopped: A signal to stop ended some of them.
     """
-    waiting, running, statuses = list(commands.items()), dict[IO[bytes], _Child](), dict[int, int]()
+    waiting, running, statuses = list(commands.items()), dict[Any, _Child](), dict[int, int]()
     is_forwarded = False
     with StopRequest() as stop:
         try:
@@ -161,7 +161,7 @@ def _train_in_parallel(commands: dict[int, list[str]], jobs: int) -> dict[int, i
                 if stop.signal_number and not is_forwarded:
                     _send_signal(running.values(), stop.signal_number)
                     is_forwarded = True
-                for stdout in select.select(running.keys(), [], [], WATCH_SECONDS)[0]:
+                for stdout in connection.wait(running, WATCH_SECONDS):
                     if not running[stdout].print_lines():
                         child = running.pop(stdout)
                         statuses[child.seed] = child.wait(is_stopped=stop.signal_number is not None)
