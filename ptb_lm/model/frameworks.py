@@ -23,7 +23,7 @@ class Framework:
     gpu_precisions: Mapping[str, str] = field(default_factory=dict)
     examine: str = ""  # "module:function" of a device's name: its Machine (rules.py); "": nobody can tell
     join: str = ""  # "module:function" that joins other processes and returns their Ranks; "": cannot
-    start: str = ""  # "module:function" that starts several processes on this machine
+    start: str = ""  # "module:function" that starts several processes on this machine; "": cannot
     trains_on_devices: bool = False  # whether one process trains on several devices
     # Whether `build` takes the names of the choice as keywords, not the choice: other people's functions do.
     takes_keywords: bool = False

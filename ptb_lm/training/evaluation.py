@@ -80,10 +80,14 @@ def check_finite(perplexity: float, scored_text: str) -> float:
     Raises:
         DivergenceError: The perplexity is not finite.
     """
-    if not math.isfinite(perplexity):
-        overflows = "overflows: it is larger than the largest float"
-        what = overflows if perplexity > 0 else "is not a number: the model's weights are unusable"
-        raise DivergenceError(f"the perplexity of {scored_text} {what}")
+    if math.isnan(perplexity):
+        raise DivergenceError(
+            f"the perplexity of {scored_text} is not a number: the model's weights are unusable"
+        )
+    if math.isinf(perplexity):
+        raise DivergenceError(
+            f"the perplexity of {scored_text} overflows: it is larger than the largest float"
+        )
     return perplexity
 
 
