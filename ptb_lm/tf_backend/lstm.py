@@ -83,8 +83,7 @@ class BlockLayer(LSTMLayer, SteppedLayer):
     @override
     def step(self, weights: Mapping[str, tf.Tensor], x_BI: tf.Tensor, state: LayerState) -> LayerState:
         h_BH, c_BH = state
-        h_BH, c_BH = block_cell(x_BI, h_BH, c_BH, weights["weight"], weights["bias"])
-        return h_BH, c_BH
+        return block_cell(x_BI, h_BH, c_BH, weights["weight"], weights["bias"])
 
 
 class BlockFusedLayer(LSTMLayer):
