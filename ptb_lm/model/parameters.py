@@ -181,12 +181,14 @@ def check(
         dtype: The type that all of them must have; None: any.
 
     Raises:
-        UserError: A tensor is missing, unknown, or of another shape or type.
+        UserError: A tensor is missing, unknown, or of another shape or type; the message names the first.
     """
-    for name in expected.keys() - weights.keys():
-        raise UserError(f"the tensor {name!r} is missing")
-    for name in weights.keys() - expected.keys():
-        raise UserError(f"the tensor {name!r} does not belong to this model")
+    for name in expected:  # in its order: each run of a benchmark tells the same
+        if name not in weights:
+            raise UserError(f"the tensor {name!r} is missing")
+    for name in weights:
+        if name not in expected:
+            raise UserError(f"the tensor {name!r} does not belong to this model")
     for name, shape in expected.items():
         if weights[name].shape != shape:
             raise UserError(f"the tensor {name!r} has shape {weights[name].shape}, not {shape}")

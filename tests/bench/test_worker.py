@@ -195,6 +195,10 @@ def _transposed(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     ("exported", "told"),
     [
         (_renamed, "'lstm.0.bias' is missing"),
+        (
+            lambda weights: {name: array.tolist() for name, array in _transposed(weights).items()},
+            "'embedding' has shape (16, 50), not (50, 16)",
+        ),
         (_transposed, "'embedding' has shape (16, 50), not (50, 16)"),
         (lambda weights: {**weights, "more": np.zeros(3)}, "'more' does not belong to this model"),
     ],

@@ -119,6 +119,8 @@ def test_check_names_what_does_not_fit() -> None:
         parameters.check(weights, parameters.shapes(config, 10))
     with pytest.raises(UserError, match=r"'lstm\.1\.bias' is missing"):
         parameters.check({n: w for n, w in weights.items() if n != "lstm.1.bias"}, shapes)
+    with pytest.raises(UserError, match="'embedding' is missing"):  # the first of several
+        parameters.check({}, shapes)
     with pytest.raises(UserError, match="'extra' does not belong"):
         parameters.check({**weights, "extra": weights["embedding"]}, shapes)
 

@@ -41,6 +41,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
@@ -164,7 +166,7 @@ def check_shapes(weights: Arrays, wanted: parameters.Shapes) -> None:
         WrongError: One is missing, too many, or of another shape; the message names it.
     """
     try:
-        parameters.check(weights, wanted)
+        parameters.check({name: np.asarray(array) for name, array in weights.items()}, wanted)
     except UserError as error:
         raise WrongError(f"it exports other tensors: {error}") from None
 
