@@ -8,7 +8,6 @@ import contextlib
 import functools
 import glob
 import os
-import secrets
 import shutil
 import sys
 import tempfile
@@ -73,7 +72,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         OSError: The folder is not writable, or the disk is full; `filename` is set to `path`.
     """
     # In the same folder, because a rename is atomic only within one file system.
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
+    temporary = path.parent / f".{path.name}.{os.urandom(4).hex()}.tmp"
     try:
         temporary.touch(exist_ok=False)
         try:
