@@ -3,7 +3,6 @@
 import json
 import math
 import random
-import re
 from pathlib import Path
 from typing import Any
 
@@ -96,14 +95,21 @@ def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
     assert caught.value.filename == str(record.path)
 
 
-@pytest.mark.parametrize("line", ["1", "null", "{}", "[" * 100_000, "{" * 9, "NaN", '{"suite": 1}'])
-def test_a_record_refuses_a_broken_line_as_a_report_does(line: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "is_json"),
+    [
+        *((line, True) for line in ("1", "null", "{}", "NaN", '{"suite": 1}')),
+        ("[" * 100_000, False),
+        ("{", False),
+    ],
+)
+def test_a_record_refuses_a_broken_line_as_a_report_does(line: str, is_json: bool, tmp_path: Path) -> None:
     path = write(tmp_path, [row()], end=f"{line}\n") / "rows.jsonl"
     (tmp_path / "bench.json").write_text("{}")
     with pytest.raises(UserError) as caught:
         Record(tmp_path, {})
     assert str(caught.value) == refusal(tmp_path)
-    assert re.match(f"{re.escape(str(path))}, line 2(: | is not valid JSON$)", str(caught.value))
+    assert str(caught.value).startswith(f"{path}, line 2{': ' if is_json else ' is not valid JSON'}")
 
 
 def test_a_row_without_measurement_says_why(tmp_path: Path) -> None:
@@ -190,12 +196,16 @@ def test_a_broken_row_is_one_sentence_with_file_and_line(
 
 
 @pytest.mark.parametrize(
-    "line", [b'{"suite": "qui', b"", b"[1]", b"null", b"words", b"[" * 100_000, b"\xff\xfe"]
+    ("line", "is_json"),
+    [
+        *((line, False) for line in (b'{"suite": "qui', b"", b"words", b"[" * 100_000, b"\xff\xfe")),
+        *((line, True) for line in (b"[1]", b"null")),
+    ],
 )
-def test_a_broken_line_that_is_not_the_last_is_an_error(line: bytes, tmp_path: Path) -> None:
+def test_a_broken_line_that_is_not_the_last_is_an_error(line: bytes, is_json: bool, tmp_path: Path) -> None:
     path = write(tmp_path, [row()]) / "rows.jsonl"
     path.write_bytes(path.read_bytes() + line + b"\n" + json.dumps(row(round=1)).encode())
-    assert re.match(f"{re.escape(str(path))}, line 2(:| is) not ", refusal(tmp_path))
+    assert refusal(tmp_path).startswith(f"{path}, line 2{': ' if is_json else ' is not valid JSON'}")
 
 
 def test_a_round_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
