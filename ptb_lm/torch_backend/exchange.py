@@ -95,6 +95,7 @@ class GradientExchange:
         gradients = self._sum_in_one_piece(window.layers)
         with self._ranks.collective(after_step=True):
             self._work.wait()
+        self._work = None  # a step that starts no sum must not take this one
         self._softmax.copy_(self._softmax_sent)
         return WindowGradients(nll, ids, d_embedded, gradients)
 
