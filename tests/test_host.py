@@ -32,11 +32,11 @@ def test_a_busy_process_counts() -> None:
 def test_this_process_does_not_count() -> None:
     """However long it computes, and what it has started: the others have the rest of the cores at most."""
     count, wall = len(host.cores()), time.perf_counter()
-    before, own = host._seconds_of_others(), sum(os.times()[:4])
+    before, own = host._seconds_of_other_processes(), sum(os.times()[:4])
     subprocess.run([sys.executable, "-c", "sum(range(10_000_000))"], check=True)
     while sum(os.times()[:4]) - own < 0.6:
         pass
-    after, computed = host._seconds_of_others(), sum(os.times()[:4]) - own
+    after, computed = host._seconds_of_other_processes(), sum(os.times()[:4]) - own
     assert before is not None
     assert after is not None
     assert after - before <= count * (time.perf_counter() - wall) - computed + 0.1

@@ -37,8 +37,12 @@ class OutOfMemoryError(UserError):
         numbers: A clause: how much is needed and how much there is (ptb_lm.common.host); "" if unknown.
     """
 
+    def __init__(self, numbers: str = "") -> None:
+        super().__init__(numbers)  # all that it is made of: it may go to another process
+        self.numbers = numbers
+
     def __str__(self) -> str:
-        numbers = f" ({self.args[0]})" if any(self.args) else ""
+        numbers = self.numbers and f" ({self.numbers})"
         return (
             f"there is not enough memory for a model and windows of this size{numbers}; fewer hidden units, "
             "layers, rows a batch or time steps need less"

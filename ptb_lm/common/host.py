@@ -111,7 +111,7 @@ def set_variable(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-def _seconds_of_others() -> float | None:
+def _seconds_of_other_processes() -> float | None:
     """Return the seconds of this process's cores that others used; None if unknown.
 
     Work at a lower priority (nice) does not count: it gives way.
@@ -130,7 +130,7 @@ class Load:
             None where the system does not tell. By default others are all other processes.
     """
 
-    def __init__(self, seconds_of_others: Callable[[], float | None] = _seconds_of_others) -> None:
+    def __init__(self, seconds_of_others: Callable[[], float | None] = _seconds_of_other_processes) -> None:
         self._seconds_of_others = seconds_of_others
         self._start = time.perf_counter(), seconds_of_others()
 

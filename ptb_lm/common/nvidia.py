@@ -36,13 +36,14 @@ class Gpu(NamedTuple):
 
 
 class TorchBuild(NamedTuple):
-    """A build of torch with CUDA.
+    """A build of torch.
 
     Attributes:
         name: The folder in PyTorch's index; "" is the build that pip installs by default.
         torch: The requirement for pip.
-        driver: The oldest driver that can run it.
-        capabilities: The first compute capability that it supports, and the first above those.
+        driver: The oldest driver that can run it; empty without CUDA.
+        capabilities: The first compute capability that it supports, and the first above those; both empty
+            without CUDA.
     """
 
     name: str

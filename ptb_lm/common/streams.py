@@ -40,9 +40,11 @@ def prepare() -> None:
 
 def tell(line: str) -> None:
     """Print a line on stderr; do nothing if that fails."""
+    if sys.stderr is None:  # it was closed when Python started
+        return
     try:
         print(wrap(escape_controls(line), sys.stderr), file=sys.stderr, flush=True)
-    except (OSError, ValueError, AttributeError):  # ValueError: it is closed; AttributeError: it always was
+    except (OSError, ValueError):  # ValueError: it is closed
         mute(sys.stderr)
 
 

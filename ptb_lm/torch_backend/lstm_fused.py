@@ -76,7 +76,7 @@ class FusedSequence(torch.autograd.Function):
         """Return the outputs and the last cell states; keep the activations for the backward pass."""
         batch, hidden = h_BH.shape
         kernels = cpu.find_recurrence_kernels(x_PI)
-        tanh_c: list[Tensor] = []  # of torch's operations alone
+        tanh_c: list[Tensor] = []  # one tensor without kernels; they compute it again
         # The state before the first step, then after each.
         h_all = new_matrix(kernels, h_BH, batch + len(x_PI), hidden)
         c_all = c_BH.new_empty(batch + len(x_PI), hidden)
