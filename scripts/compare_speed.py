@@ -80,7 +80,7 @@ def time_blocks(model: Backend) -> Callable[[int], float]:
     """Return a function that does some training steps, and returns their seconds."""
     batch, window = model.config.batch_size, model.config.num_steps
     ids = np.random.default_rng(1).integers(VOCABULARY, size=(batch, window * WINDOWS + 1))
-    rows_BL = model.place(ids.astype(np.int32))
+    rows_BL = model.to_device(ids.astype(np.int32))
     state, done = model.zero_state(batch), 0
 
     def block(steps: int) -> float:

@@ -308,7 +308,7 @@ def test_every_word_s_log_probability_equals_the_reference(
         for each in on_each_device(*map(str, model.values), on_cpu=model in QUICK_MODELS)
     ],
 )
-def test_windows_of_placed_rows_are_as_good_as_numpy_s(
+def test_windows_of_device_rows_are_as_good_as_numpy_s(
     framework: str, model: str, cell: str, device: str, tiny_config: Config
 ) -> None:
     """Trained with dropout on whole windows, and scored on those of another length, the last one shorter."""
@@ -319,10 +319,10 @@ def test_windows_of_placed_rows_are_as_good_as_numpy_s(
     choice = {"framework": framework, "model": model, "precision": precision, "device": device}
     built, every_loss = reused(config, weights, **choice), []
     start = built.export_training_state(built.zero_state(config.batch_size))
-    for place in (False, True):
+    for on_device in (False, True):
         built.load_weights(weights)
         state = built.load_training_state(start)
-        rows = built.place(rows_BL) if place else rows_BL
+        rows = built.to_device(rows_BL) if on_device else rows_BL
         assert tuple(rows.shape) == rows_BL.shape
         losses = []
         for x_BT, y_BT in corpus.windows(rows, config.num_steps):

@@ -59,10 +59,10 @@ class JaxLoop:
         zeros = functools.partial(jnp.zeros, dtype=self.dtype, device=self.device)
         return [(zeros(shape), zeros(shape)) for shape in shapes]
 
-    def place(self, rows_BL: Ids) -> jax.Array:
+    def to_device(self, rows_BL: Ids) -> jax.Array:
         """Return the rows on the device."""
-        placed: jax.Array = jax.device_put(rows_BL, self.device)
-        return placed
+        device_rows_BL: jax.Array = jax.device_put(rows_BL, self.device)
+        return device_rows_BL
 
     def train_step(
         self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float

@@ -34,7 +34,7 @@ AnyWords = TypeVar("AnyWords", bound="Words")
 class Words(Protocol):
     """The words of a split in rows [B, L], or a window of them [B, T].
 
-    They are NumPy's, or the result of a backend's `place`, which only that backend can read. Both can be
+    They are NumPy's, or the result of a backend's `to_device`, which only that backend can read. Both can be
     sliced; only the backend does anything else with them.
     """
 
@@ -174,7 +174,7 @@ def windows(
     """Return the windows (x_BT, y_BT) of rows in their order, as slices of them; y is x shifted by one.
 
     Args:
-        rows_BL: The result of `rows`, or of a backend's `place`.
+        rows_BL: The result of `rows`, or of a backend's `to_device`.
         num_steps: T, time steps of a window.
         partial: Return the last, shorter window too, so that every token but the rows' first is a target.
     """
@@ -189,7 +189,7 @@ def cut_windows(
     """Yield windows (x_BT, y_BT) of any lengths, as slices of rows; y is x shifted by one.
 
     Args:
-        rows_BL: The result of `rows`, or of a backend's `place`.
+        rows_BL: The result of `rows`, or of a backend's `to_device`.
         ends: The position in the rows where each window ends, and the next one begins.
         begin: The position where the first one begins.
     """

@@ -2,7 +2,7 @@
 
 The trainer owns tokens, their order, initial weights, schedule, stopping, the clock and the files. A backend
 owns the graph, loss, gradients, clipping, update, dropout and compilation. Arrays cross this line as NumPy;
-words may stay on the backend's device, where its `place` put them.
+word ids may be on the backend's device, where its `to_device` put them.
 
 Shapes: B = batch, T = time steps, L = layers, or the length of a row, H = hidden units.
 """
@@ -108,8 +108,8 @@ class Backend(Model):
         """Return the zero state for a batch."""
 
     @abstractmethod
-    def place(self, rows_BL: Ids) -> Words:
-        """Return rows on the device, in which windows are cheap to cut; steps take NumPy rows, too."""
+    def to_device(self, rows_BL: Ids) -> Words:
+        """Copy rows of word ids to the device, where windows are cheap to cut. Steps take NumPy rows, too."""
 
     @abstractmethod
     def train_step(

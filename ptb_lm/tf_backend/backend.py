@@ -125,7 +125,7 @@ class TensorFlowBackend(Backend):
 
     @override
     @computation
-    def place(self, rows_BL: Ids) -> tf.Tensor:
+    def to_device(self, rows_BL: Ids) -> tf.Tensor:
         return tf.constant(rows_BL)
 
     @override

@@ -155,9 +155,9 @@ class TorchBackend(Backend):
 
     @override
     @enough_memory()
-    def place(self, rows_BL: Ids) -> Tensor:
-        """Return the rows on the device, laid out so that a window's words in time-major order are a view."""
-        return place_rows(rows_BL, self.device)
+    def to_device(self, rows_BL: Ids) -> Tensor:
+        """Copy rows of word ids to the device, laid out so that windows in time-major order are views."""
+        return rows_to_device(rows_BL, self.device)
 
     @override
     @computation
@@ -254,13 +254,13 @@ class TorchBackend(Backend):
         return output_TBH, after
 
 
-def place_rows(rows_BL: Ids, device: torch.device) -> Tensor:
-    """Return rows [B, L] on a device, laid out so that a window's words in time-major order are a view."""
+def rows_to_device(rows_BL: Ids, device: torch.device) -> Tensor:
+    """Copy rows [B, L] to a device, laid out so that a window's words in time-major order are a view."""
     return torch.from_numpy(rows_BL.T.astype(np.int64, order="C")).to(device).T
 
 
 def to_time_major(ids_BT: Words, device: torch.device) -> Tensor:
-    """Return a window's words on a device, contiguous [T, B]; of placed rows nothing is copied."""
+    """Return a window's words on a device, contiguous [T, B]; of rows on the device nothing is copied."""
     if isinstance(ids_BT, Tensor):
         return ids_BT.T
     assert isinstance(ids_BT, np.ndarray)

@@ -50,7 +50,7 @@ def perplexity(
     """
     window = window or max(1, config.batch_size * config.num_steps // batch_size)
     ranks, rows = backend.ranks, backend.ranks.share(batch_size)
-    rows_BL = backend.place(corpus.rows(ids, batch_size)[rows])
+    rows_BL = backend.to_device(corpus.rows(ids, batch_size)[rows])
     targets = rows_BL.shape[1] - 1
     state = backend.zero_state(rows.stop - rows.start)
     nlls, unread, last_read = list[float](), list[Loss](), time.perf_counter()

@@ -107,7 +107,7 @@ class Trainer:
             self.directory.write_metrics(progress.rows)
             scalars.begin(self.run.to_json(), step=steps_done)
             all_BL = corpus.rows(self.corpus.splits["train"], self.config.batch_size)
-            rows_BL = self.backend.place(all_BL[self.rows])
+            rows_BL = self.backend.to_device(all_BL[self.rows])
             while progress.epoch < self.config.epochs:
                 self._train_epoch(rows_BL, display)
                 row = self._finish_epoch()

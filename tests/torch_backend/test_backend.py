@@ -250,11 +250,11 @@ def test_a_captured_step_draws_new_masks_at_each_replay(tiny_config: Config) -> 
 def test_no_step_waits_for_the_device_or_copies_from_the_host(
     model: str, execution: str, changes: dict[str, Any], tiny_config: Config
 ) -> None:
-    """Windows of placed rows, in training and in evaluation; in float16, which has the longest step."""
+    """Windows of device rows, in training and in evaluation; in float16, which has the longest step."""
     choice = {"model": model, "execution": execution, "precision": "fp16"}
     built = build(tiny_config.replace(**changes), device="cuda", **choice)
     rows_BL = np.random.default_rng(2).integers(VOCABULARY, size=(3, 7 * 5 + 1), dtype=np.int32)
-    windows = list(corpus.windows(built.place(rows_BL), 5))
+    windows = list(corpus.windows(built.to_device(rows_BL), 5))
     state, scored = built.zero_state(3), built.zero_state(3)
     for x_BT, y_BT in windows[:2]:  # libraries choose their kernels, the graph is captured
         state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
@@ -324,16 +324,18 @@ def test_a_loaded_model_scores_without_what_trains() -> None:
     assert "training" not in vars(model.backend)
 
 
-def test_a_placed_window_s_words_are_a_view_in_time_major_order(tiny_config: Config) -> None:
+def test_a_device_window_s_words_are_a_view_in_time_major_order(tiny_config: Config) -> None:
     """Nothing is copied or launched to cut it; of another type or order it would be, at every step."""
     built = build(tiny_config, model="cudnn")
     rows_BL = np.arange(3 * 11, dtype=np.int32).reshape(3, 11)
-    placed = built.place(rows_BL)
-    for (x_BT, y_BT), expected in zip(corpus.windows(placed, 5), corpus.windows(rows_BL, 5), strict=True):
+    device_rows_BL = built.to_device(rows_BL)
+    for (x_BT, y_BT), expected in zip(
+        corpus.windows(device_rows_BL, 5), corpus.windows(rows_BL, 5), strict=True
+    ):
         for ids_BT, numbers_BT in zip((x_BT, y_BT), expected, strict=True):
             words_N = to_time_major(ids_BT, built.device).flatten()
             assert words_N.tolist() == numbers_BT.T.flatten().tolist()
-            assert words_N.untyped_storage().data_ptr() == placed.untyped_storage().data_ptr()
+            assert words_N.untyped_storage().data_ptr() == device_rows_BL.untyped_storage().data_ptr()
             assert words_N.is_contiguous()
             assert words_N.dtype == torch.int64
 

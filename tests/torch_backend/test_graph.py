@@ -92,12 +92,12 @@ def life(built: Any) -> list[Any]:
     epoch begins again in the middle of the first. If lengths vary, no two windows of an epoch have the same.
     """
     rows_BL = np.random.default_rng(2).integers(VOCABULARY, size=(3, 3 * 5 + 1), dtype=np.int32)
-    placed = built.place(rows_BL)
+    device_rows_BL = built.to_device(rows_BL)
     held, losses, saved = [], [], None
     for epoch in range(2):
         state = built.zero_state(3)
         ends = [[4, 10, 15], [6, 11, 15]][epoch] if built.config.vary_num_steps else [5, 10, 15]
-        for step, (x_BT, y_BT) in enumerate(corpus.cut_windows(placed, ends)):
+        for step, (x_BT, y_BT) in enumerate(corpus.cut_windows(device_rows_BL, ends)):
             if (epoch, step) == (1, 1):
                 weights, arrays = saved
                 built.load_weights(weights)
@@ -112,7 +112,7 @@ def life(built: Any) -> list[Any]:
             held.append(export_all(built, state))
             if (epoch, step) == (0, 1):
                 saved = built.export_weights(), built.export_training_state(state)
-    assert (placed.numpy() == rows_BL).all()
+    assert (device_rows_BL.numpy() == rows_BL).all()
     # Read at the end: no step may overwrite what another one measured.
     return [built.read(losses), *held]
 

@@ -110,7 +110,7 @@ def refuse_a_window(framework: str, execution: str, device: str, words: int) -> 
     config = SMALL.replace(num_layers=1, hidden_size=1, embedding_size=4_000_000, batch_size=1, num_steps=2)
     model = "block_fused" if framework == "tensorflow" else "cudnn"  # a layer in one operation
     built = build(config, 2, framework, model=model, execution=execution, device=device)
-    state, long_1T = built.zero_state(1), built.place(np.zeros((1, words), np.int32))
+    state, long_1T = built.zero_state(1), built.to_device(np.zeros((1, words), np.int32))
     with pytest.raises(OutOfMemoryError):
         built.train_step(long_1T, long_1T, state, learning_rate=0.5)
     with pytest.raises(OutOfMemoryError):

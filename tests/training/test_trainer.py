@@ -393,8 +393,8 @@ def test_the_seed_decides(never_stopped: Callable[..., Path], text_folder: Path,
 FINE = StepMetrics(nll=1.0, gradient_norm=1.0)
 
 
-class PlacedWords:
-    """Words that only the fake backend can read."""
+class DeviceTokens:
+    """Word ids that only the fake backend can read."""
 
     def __init__(self, words: np.ndarray) -> None:
         self.words = words
@@ -403,8 +403,8 @@ class PlacedWords:
     def shape(self) -> tuple[int, ...]:
         return self.words.shape
 
-    def __getitem__(self, part: Any) -> "PlacedWords":
-        return PlacedWords(self.words[part])
+    def __getitem__(self, part: Any) -> "DeviceTokens":
+        return DeviceTokens(self.words[part])
 
 
 class FakeBackend:
@@ -420,17 +420,17 @@ class FakeBackend:
     def zero_state(self, batch_size: int) -> None:
         return None
 
-    def place(self, rows: np.ndarray) -> PlacedWords:
-        return PlacedWords(rows)
+    def to_device(self, rows: np.ndarray) -> DeviceTokens:
+        return DeviceTokens(rows)
 
     def train_step(
-        self, x: PlacedWords, y: PlacedWords, state: None, *, learning_rate: float
+        self, x: DeviceTokens, y: DeviceTokens, state: None, *, learning_rate: float
     ) -> tuple[Any, Any]:
         assert (x.words[:, 1:] == y.words[:, :-1]).all()
         self.clock.now += 1
         return None, self.loss
 
-    def evaluate_step(self, x: PlacedWords, y: PlacedWords, state: None) -> tuple[Any, Any]:
+    def evaluate_step(self, x: DeviceTokens, y: DeviceTokens, state: None) -> tuple[Any, Any]:
         assert (x.words[:, 1:] == y.words[:, :-1]).all()
         self.clock.now += 100
         return None, StepMetrics(1.0, 0.0)

@@ -142,11 +142,11 @@ def _compare(model: Backend, question: LanguageQuestion, errors: Errors) -> _Ste
     """
     config = question.task.config
     model.load_weights(question.weights)
-    placed = list(corpus.windows(model.place(question.text), config.num_steps))
-    scored = list(_score_windows(model, placed, config.batch_size)) if question.forward else []
+    windows = list(corpus.windows(model.to_device(question.text), config.num_steps))
+    scored = list(_score_windows(model, windows, config.batch_size)) if question.forward else []
     for _ in range(OVERFLOWS):
-        steps = list(_train_windows(model, placed, question))
-        if len(steps) == len(placed):
+        steps = list(_train_windows(model, windows, question))
+        if len(steps) == len(windows):
             break
         model.load_weights(question.weights)
     else:
@@ -203,7 +203,7 @@ def _score_windows(model: Backend, windows: Sequence[Any], batch_size: int) -> I
 
 
 def _train_windows(model: Backend, windows: Sequence[Any], question: LanguageQuestion) -> Iterator[_Step]:
-    """Train on a question's windows, placed on the device, one after the other.
+    """Train on a question's windows on the device, one after the other.
 
     A step that moved nothing ends it: its gradient overflowed float16, and the next loss is scaled by less.
     """

@@ -89,7 +89,7 @@ class PlainLoop:
                 for hidden in self.config.hidden_sizes
             ]
 
-    def place(self, rows_BL: Ids) -> tf.Tensor:
+    def to_device(self, rows_BL: Ids) -> tf.Tensor:
         """Return the rows on the device."""
         with tf.device(self.device.name):
             return tf.constant(rows_BL)

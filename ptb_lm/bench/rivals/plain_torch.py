@@ -37,7 +37,7 @@ from ptb_lm.model.backend import Arrays, Model, StepMetrics
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import cpu
-from ptb_lm.torch_backend.backend import place_rows, to_time_major
+from ptb_lm.torch_backend.backend import rows_to_device, to_time_major
 from ptb_lm.torch_backend.cells import (
     Canonical,
     export_arrays,
@@ -156,9 +156,9 @@ class TorchLoop(Model):
         table["softmax.bias"] = Canonical(network.linear.bias)
         return table
 
-    def place(self, rows_BL: Ids) -> Tensor:
+    def to_device(self, rows_BL: Ids) -> Tensor:
         """Return the rows on the device, where the example keeps its data."""
-        return place_rows(rows_BL, self.device)
+        return rows_to_device(rows_BL, self.device)
 
     @torch.no_grad()
     def evaluate_step(self, x_BT: Words, y_BT: Words, state: Any) -> tuple[Any, Loss]:

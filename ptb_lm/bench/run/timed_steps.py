@@ -155,7 +155,7 @@ class LanguageSteps(TimedSteps):
     def __init__(self, task: LanguageTask, build: Callable[..., Any], *, seed: int) -> None:
         self.task, self.seed = task, seed
         super().__init__(build(task.config, self._initial()))
-        self._rows_BL = self.model.place(task.rows(WINDOWS, seed=seed))
+        self._rows_BL = self.model.to_device(task.rows(WINDOWS, seed=seed))
         self._begin()
         draws_known_masks = task.config.has_dropout and reports_masks(self.model)
         self._training_state = self.model.export_training_state(self.state) if draws_known_masks else {}

@@ -78,7 +78,7 @@ class Rank:
         """Description of the code that computes the layers."""
         return f"{self.model.engine}; {self.ranks.size} processes, threads of each: {self.threads}"
 
-    def place(self, rows_BL: Ids) -> Ids:
+    def to_device(self, rows_BL: Ids) -> Ids:
         """Return the rows as they are; each process takes its own of a window."""
         return rows_BL
 

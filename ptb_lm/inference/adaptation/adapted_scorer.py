@@ -75,7 +75,7 @@ class AdaptedScorer:
         with cli.progress_bar(len(ids) - 1, description) as bar:
             return dynamic_evaluation.score(
                 self._model,
-                self._model.place(ids),
+                self._model.to_device(ids),
                 dynamic,
                 squares=squares,
                 keep_hidden=keep_hidden,
@@ -88,7 +88,7 @@ class AdaptedScorer:
                 self._squares = {  # of one length at a time: they are as large as the model
                     segment: dynamic_evaluation.mean_squares(
                         self._model,
-                        self._model.place(self._train),
+                        self._model.to_device(self._train),
                         segment,
                         segments=SQUARED_SEGMENTS,
                         progress=bar.update,

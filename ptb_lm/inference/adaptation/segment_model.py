@@ -197,7 +197,7 @@ class SegmentModel:
         self.is_tied = "softmax.kernel" not in weights
         self._layers = config.num_layers
 
-    def place(self, ids: Ids) -> Tensor:
+    def to_device(self, ids: Ids) -> Tensor:
         """Return word ids on the model's device, int64."""
         return torch.from_numpy(ids).to(self.weights["embedding"].device, torch.int64)
 
