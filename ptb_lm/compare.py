@@ -52,7 +52,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         files.atomic_write(picture, plots.to_file(tables.curves(groups), kind=picture.suffix[1:]))
     print("\n".join(map(streams.escape_for, text.split("\n"))), end="")
     if picture is not None:
-        streams.tell(f"{PROG}: wrote {picture}")
+        streams.print_to_stderr(f"{PROG}: wrote {picture}")
     return 0
 
 

@@ -35,7 +35,9 @@ def _download(arguments: argparse.Namespace) -> int:
 
     fetched = fetch(arguments.to, mirrors=arguments.mirror or MIRRORS, overwrite=arguments.overwrite)
     done = f"fetched {', '.join(fetched)} into" if fetched else f"nothing to fetch: {', '.join(PTB)} are in"
-    cli.say(f"{done} {arguments.to}, verified. Derived from LDC99T42: for research use; do not redistribute.")
+    cli.print_line(
+        f"{done} {arguments.to}, verified. Derived from LDC99T42: for research use; do not redistribute."
+    )
     return 0
 
 

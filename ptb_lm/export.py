@@ -74,7 +74,7 @@ def _export(arguments: argparse.Namespace) -> int:
     time = "time" if steps is None else steps
     units, size = run.hyperparameters.hidden_sizes, len(vocabulary)
     wider = "; all layers have the units of the widest, by weights of zero" if len({*units}) > 1 else ""
-    cli.say(
+    cli.print_line(
         f"wrote {arguments.out}: {FORMATS[arguments.format]}; words [batch, {time}], h and c [{len(units)}, "
         f"batch, {max(units)}] -> logits [batch, {time}, {size}], h and c{wider}"
     )

@@ -79,7 +79,7 @@ def _generate(arguments: argparse.Namespace) -> int:
             unk=arguments.unk,
         )
         if number == 0:
-            loading.tell_unknown(PROG, model, arguments.prompt)
+            loading.warn_of_unknown_words(PROG, model, arguments.prompt)
         else:
             print()
         _print(arguments.prompt, words, model.treatment)

@@ -65,10 +65,10 @@ def _neighbours(arguments: argparse.Namespace) -> int:
         words = min(arguments.words or WORDS, len(model.vocabulary))
         method = arguments.method or METHOD
         neighbours.draw(model.embeddings, model.vocabulary, arguments.picture, words=words, method=method)
-        streams.tell(f"{PROG}: wrote {arguments.picture}, a map of {words:,} words")
+        streams.print_to_stderr(f"{PROG}: wrote {arguments.picture}, a map of {words:,} words")
     if folder is not None:
         neighbours.write_projector(model.embeddings, model.vocabulary, folder, overwrite=arguments.overwrite)
-        streams.tell(f"{PROG}: tensorboard --logdir {shlex.quote(str(folder))} shows the words")
+        streams.print_to_stderr(f"{PROG}: tensorboard --logdir {shlex.quote(str(folder))} shows the words")
     return 0
 
 

@@ -30,7 +30,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     model = loading.load_from_flags(arguments)
     prefix = " ".join(arguments.prefix)
     predictions = model.predict(prefix, arguments.k)
-    loading.tell_unknown(PROG, model, prefix)
+    loading.warn_of_unknown_words(PROG, model, prefix)
     for word, probability in predictions:
         print(f"{probability:.6f}\t{streams.escape_for(word)}")
     return 0

@@ -81,7 +81,7 @@ def _score(arguments: argparse.Namespace) -> int:
         text = text_file.Part(arguments.file, column=arguments.text_column)
         raise UserError(f"{text_file.locate(text, error.number)}: {error.problem}") from None
     for sentence in sentences:
-        streams.tell(f"{PROG}: {sentence}")
+        streams.print_to_stderr(f"{PROG}: {sentence}")
     return 0
 
 

@@ -137,7 +137,7 @@ def test_control_characters_are_made_visible(
     said: str, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert streams.escape_controls(said) == shown
-    streams.tell(said)
+    streams.print_to_stderr(said)
     assert capsys.readouterr().err == f"{shown}\n"
 
 

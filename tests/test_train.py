@@ -742,14 +742,14 @@ def test_a_resumed_run_tells_differences_of_its_environment(
     rounding: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    display.tell_what_changed(before, now, has_dropout=True)
+    display.print_changes(before, now, has_dropout=True)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == bool(masks) + bool(rounding)
     if masks:
         assert f"{masks}, so dropout" in lines[0]
     if rounding:
         assert lines[-1].endswith(f": {rounding}")
-    display.tell_what_changed(before, now, has_dropout=False)
+    display.print_changes(before, now, has_dropout=False)
     assert "dropout" not in capsys.readouterr().out
 
 

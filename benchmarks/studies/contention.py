@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
                     rate = _measure_rate(arguments.command, waits)
                 rows.append({"way": name, "neighbour": neighbour, "words_per_second": rate})
     text = table(rows)
-    cli.say(text)
+    cli.print_line(text)
     facts = {"command": arguments.command, **host.environment()}
     write_rows(arguments.out, (facts, *rows), table_md=text)
     return 0

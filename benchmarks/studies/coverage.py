@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         command = ["run", SUITE, "--processes", str(processes), "--out", str(arguments.folder)]
         if status := bench.main(command):
             return status
-    cli.say("\n".join(page(summarise(arguments.folder).groups, arguments.repetitions)))
+    cli.print_line("\n".join(page(summarise(arguments.folder).groups, arguments.repetitions)))
     return 0
 
 

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             if timed >= 0:
                 rows.append(row)
     text = f"{model.backend.engine}\n\n{table(rows)}"
-    cli.say(text)
+    cli.print_line(text)
     facts = {"command": arguments.command, **host.environment(), **model.backend.environment()}
     write_rows(arguments.out, (facts, *rows), table_md=text)
     return 0

@@ -24,9 +24,9 @@ from ptb_lm.pages.document import to_markdown
 def _list(arguments: argparse.Namespace) -> int:
     for name, suite in SUITES.items():
         if arguments.suite in (None, name):
-            cli.say(f"{name}: {suite.description}")
+            cli.print_line(f"{name}: {suite.description}")
             for workload in suite.workloads:
-                cli.say(f"  {workload.name}: {workload.task.size}")
+                cli.print_line(f"  {workload.name}: {workload.task.size}")
                 if arguments.suite is not None:
                     _list_variants(workload)
     return 0
@@ -37,17 +37,17 @@ def _list_variants(workload: Workload) -> None:
     planned = f"{workload.processes} processes a variant"
     if workload.minutes is not None:
         planned = f"some {workload.minutes:g} minutes, {planned} or more"
-    cli.say(
+    cli.print_line(
         f"    {passes}; {planned}; blocks of {workload.steps} step{'s' * (workload.steps > 1)} "
         f"and {workload.seconds:g} s or more; {workload.warm_up} to warm up"
     )
     for variant in workload.variants:
         baseline = " (baseline)" * (variant.name == workload.baseline)
-        cli.say(f"    {variant.name:<30} {variant.label}{baseline}")
+        cli.print_line(f"    {variant.name:<30} {variant.label}{baseline}")
     frameworks = dict.fromkeys(str(variant.parts["framework"]) for variant in workload.variants)
     rows = {name: workload.task.registry[name] for name in frameworks}
     precisions = "; ".join(f"{name} {', '.join(row.precisions)}" for name, row in rows.items())
-    cli.say(f"    each also as VARIANT@PRECISION: {precisions}")
+    cli.print_line(f"    each also as VARIANT@PRECISION: {precisions}")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -69,11 +69,11 @@ def _run(arguments: argparse.Namespace) -> int:
         try:
             runner.run(options, workloads, record, machine, command=arguments.command_line)
         except KeyboardInterrupt:
-            cli.say(f"{out} keeps the measurements; the same command continues")
+            cli.print_line(f"{out} keeps the measurements; the same command continues")
             raise
     summary, page = report.write_report(out)
     width, encoding = shutil.get_terminal_size().columns, sys.stdout.encoding if sys.stdout else None
-    cli.say(f"\n{answer.to_text(summary, width=width, encoding=encoding)}\n\n{page}")
+    cli.print_line(f"\n{answer.to_text(summary, width=width, encoding=encoding)}\n\n{page}")
     return 0 if record.measured_rows() else cli.EXIT_FAILED
 
 
@@ -149,7 +149,9 @@ def _unpack(archive: Path) -> Path:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    cli.say(to_markdown(agreement.compare_benchmarks(arguments.a, arguments.b, baseline=arguments.baseline)))
+    cli.print_line(
+        to_markdown(agreement.compare_benchmarks(arguments.a, arguments.b, baseline=arguments.baseline))
+    )
     return 0
 
 

@@ -94,8 +94,8 @@ def run(
     for verdict in _verdicts(options, workloads, machine):
         verdicts.append(verdict)
         for line in verdict.log.splitlines():
-            streams.tell(line)
-        cli.say(verdict.line)
+            streams.print_to_stderr(line)
+        cli.print_line(verdict.line)
         write()
     statuses = {verdict.status for verdict in verdicts}
     return 0 if AGREES in statuses and not statuses & {WRONG, "failed"} else cli.EXIT_FAILED

@@ -79,7 +79,7 @@ class Parser(argparse.ArgumentParser):
         *_, parser = flags.named_parsers(self, given)
         *others, last = dict.fromkeys(problems)
         for problem in (*others, f"{last} (see --help)"):
-            streams.tell(f"{parser.prog}: {problem}")
+            streams.print_to_stderr(f"{parser.prog}: {problem}")
         sys.exit(EXIT_USAGE)
 
     def _parse(self, given: list[str], wrong: list[str]) -> argparse.Namespace | None:
@@ -161,7 +161,7 @@ def from_environment(variable: str, parse: Callable[[str], Number], default: obj
         raise UserError(f"{variable} {error}") from None
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line on stdout at once, above any progress bar; on a terminal it is broken between words.
 
     Raises:
@@ -174,14 +174,14 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def remark(line: str) -> None:
-    """Print a line that the run's files hold too. If it cannot be printed, the run continues without it."""
+def try_print_line(line: str) -> None:
+    """Print a line about a run on stdout. If that fails, the run continues: its files say the same."""
     try:
-        say(line)
+        print_line(line)
     except OSError as error:
         streams.mute(sys.stdout)
         if not isinstance(error, BrokenPipeError):  # nobody listened any more
-            streams.tell(f"stdout: {error.strerror}; the run goes on without it")
+            streams.print_to_stderr(f"stdout: {error.strerror}; the run goes on without it")
 
 
 def progress_bar(
@@ -283,5 +283,5 @@ def _flush() -> None:
 
 
 def _fail(name: str, sentence: str, status: int) -> int:
-    streams.tell(f"{name}: {sentence}")
+    streams.print_to_stderr(f"{name}: {sentence}")
     return status

@@ -95,7 +95,7 @@ def trouble(found: list[Gpu]) -> str:
 @functools.cache
 def warn(trouble: str) -> None:
     """Say on stderr, once per process, why the CPU is used although there is a GPU."""
-    streams.tell(f"warning: computing on the CPU: {trouble}")
+    streams.print_to_stderr(f"warning: computing on the CPU: {trouble}")
 
 
 def _obstacle(gpu: Gpu, build: TorchBuild) -> str:

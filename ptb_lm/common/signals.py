@@ -76,9 +76,9 @@ class StopRequest:
             self.signal_number = number
             message = f"\n{signal.Signals(number).name}: finishing the step and saving"
             if not self.is_one_of_several:
-                streams.tell_at_once(f"{message}; once more stops at once")
+                streams.write_to_stderr_in_handler(f"{message}; once more stops at once")
             elif number != signal.SIGTERM:
-                streams.tell_at_once(message)
+                streams.write_to_stderr_in_handler(message)
 
 
 def describe_signal(number: int) -> str:
@@ -133,7 +133,7 @@ def handle_in_libraries(waits: str = "", *, blocks_python: bool = False) -> Iter
     if blocks_python:
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
-        streams.tell(f"{_command}: {waits}; a signal ends it at once")
+        streams.print_to_stderr(f"{_command}: {waits}; a signal ends it at once")
         yield
         for number in numbers:
             signal.signal(number, _stop)
@@ -144,7 +144,7 @@ def handle_in_libraries(waits: str = "", *, blocks_python: bool = False) -> Iter
         # The main thread of a process gets a signal, unless it blocks it.
         found = signal.sigtimedwait(numbers, PATIENCE_SECONDS)
         if waits and not found and not done.is_set():
-            streams.tell(f"{_command}: {waits}")
+            streams.print_to_stderr(f"{_command}: {waits}")
         while not found and not done.is_set():
             found = signal.sigtimedwait(numbers, PATIENCE_SECONDS)
         if found:
@@ -182,7 +182,7 @@ def _end(number: int) -> NoReturn:
     with contextlib.suppress(Exception):  # RuntimeError: the signal came in the middle of a write
         sys.stdout.flush()
     if answered_signal is None:
-        streams.tell_at_once(f"{_command}: {describe_signal(number)}")
+        streams.write_to_stderr_in_handler(f"{_command}: {describe_signal(number)}")
     os._exit(128 + (answered_signal or number))
 
 

@@ -38,7 +38,7 @@ def prepare() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def tell(line: str) -> None:
+def print_to_stderr(line: str) -> None:
     """Print a line on stderr; do nothing if that fails."""
     if sys.stderr is None:  # it was closed when Python started
         return
@@ -48,7 +48,7 @@ def tell(line: str) -> None:
         mute(sys.stderr)
 
 
-def tell_at_once(line: str) -> None:
+def write_to_stderr_in_handler(line: str) -> None:
     """Write a line to stderr from within a signal's handler: not through a buffer, and without waiting."""
     with contextlib.suppress(OSError, ValueError):
         if select.select([], [terminal], [], 0)[1]:  # a pipe that nobody empties would hold us up

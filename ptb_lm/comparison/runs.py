@@ -170,7 +170,7 @@ def read_groups(folders: Sequence[Path], *, command: str) -> list[RunGroup]:
     if without and not alike:
         raise without[0]
     for each in without:
-        streams.tell(f"{command}: {each}; the run is left out")
+        streams.print_to_stderr(f"{command}: {each}; the run is left out")
     on_one_device = (runs for each in alike.values() for runs in _by_device(each))
     groups = (group for runs in on_one_device for group in _by_seed(runs))
     return [RunGroup(sorted(each, key=lambda run: run.config.choice.seed)) for each in groups]

@@ -67,5 +67,5 @@ def load(arguments: argparse.Namespace, run: RunConfig, vocabulary: Vocabulary, 
 def _data(run: RunConfig, vocabulary: Vocabulary, folder: str | None) -> Corpus:
     data = run_data.load_again(run, vocabulary, moved_to=folder)
     if difference := run_data.difference(run, data):
-        streams.tell(f"{cli.command_name('evaluate')}: {difference}")
+        streams.print_to_stderr(f"{cli.command_name('evaluate')}: {difference}")
     return data

@@ -140,9 +140,9 @@ def load_from_flags(arguments: argparse.Namespace) -> "LanguageModel":
     )
 
 
-def tell_unknown(prog: str, model: "LanguageModel", text: str) -> None:
+def warn_of_unknown_words(prog: str, model: "LanguageModel", text: str) -> None:
     """Say on stderr which words at the beginning of a text are read as `<unk>`."""
     words = model.treatment.prefix_tokens(text)
     unknown = dict.fromkeys(word for word in words if word not in model.vocabulary.ids)
     if unknown and model.vocabulary.unknown is not None:
-        streams.tell(f"{prog}: not in the vocabulary, and read as <unk>: {', '.join(unknown)}")
+        streams.print_to_stderr(f"{prog}: not in the vocabulary, and read as <unk>: {', '.join(unknown)}")

@@ -63,7 +63,7 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
     taken = choose(arguments, run)
     choice = taken.choice
     if taken.reason:
-        cli.say(taken.reason)
+        cli.print_line(taken.reason)
     model = backend.build(run.hyperparameters, weights, choice)
     notes, unknown = list[str](), 0
     if text.is_unknown is None:
@@ -80,8 +80,8 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
     tokens = len(text.ids) // batch_size * batch_size - batch_size
     unknown_words = f", {unknown:,} of them {UNK}" if unknown else ""
     token_count = f"{tokens:,} token{'s' * (tokens != 1)} scored{unknown_words}"
-    cli.say("\n".join([f"{text.name} perplexity {found:.4f} ({token_count})", *notes]))
-    cli.say(f"computed by {choice.framework} {choice.model} in {choice.precision}: {model.engine}")
+    cli.print_line("\n".join([f"{text.name} perplexity {found:.4f} ({token_count})", *notes]))
+    cli.print_line(f"computed by {choice.framework} {choice.model} in {choice.precision}: {model.engine}")
 
 
 def _text_perplexity(

@@ -157,7 +157,7 @@ def _report_failures(exit_codes: dict[int, int], ended: Sequence[int], processes
     """
     for rank, code in exit_codes.items():
         if code < 0 and code != -signal.SIGTERM:  # by SIGTERM the launcher ends the others
-            streams.tell(f"rank {rank} of {processes} was {signals.describe_signal(-code)}")
+            streams.print_to_stderr(f"rank {rank} of {processes} was {signals.describe_signal(-code)}")
     if advice and all(code < 0 for code in exit_codes.values()):
         names = (
             f"rank {rank} of {processes} has ended or does not answer" for rank in ended if rank in exit_codes

@@ -55,26 +55,26 @@ def announce(
         load: Load of the machine since the command started.
     """
     tokens = ", ".join(f"{split} {len(ids):,}" for split, ids in data.splits.items())
-    cli.remark(f"data {run.data}: {tokens} tokens, {len(data.vocabulary):,} words")
+    cli.try_print_line(f"data {run.data}: {tokens} tokens, {len(data.vocabulary):,} words")
     for line in run_data.report(run, data):
-        cli.remark(line)
+        cli.try_print_line(line)
     shapes = parameters.shapes(run.hyperparameters, len(data.vocabulary)).values()
-    cli.remark(
+    cli.try_print_line(
         f"model {run.choice.model}, config {run.config}, recipe {run.recipe}: "
         f"{sum(map(math.prod, shapes)):,} parameters, {model.engine}; precision {run.choice.precision}"
     )
     if model.ranks.size > 1:
         rows = run.hyperparameters.batch_size // model.ranks.size
-        cli.remark(f"{model.ranks.size} processes, {rows} rows of the batch each")
-    cli.remark(f"run directory {folder}")
+        cli.try_print_line(f"{model.ranks.size} processes, {rows} rows of the batch each")
+    cli.try_print_line(f"run directory {folder}")
     threads = environment.get("threads")
     busy = load.hint(threads) if isinstance(threads, int) and model.ranks.size == 1 else None
     for hint in [*model.hints, *filter(None, [busy])]:
-        cli.remark(f"hint: {hint}")
+        cli.try_print_line(f"hint: {hint}")
 
 
-def tell_resumed(progress: Progress, before: Config, config: Config, plan: WindowPlan) -> None:
-    """Say where a resumed run continues, and how it is not as before.
+def print_resumed(progress: Progress, before: Config, config: Config, plan: WindowPlan) -> None:
+    """Print where a resumed run continues, and what differs from before.
 
     Args:
         progress: Progress of the run.
@@ -83,24 +83,24 @@ def tell_resumed(progress: Progress, before: Config, config: Config, plan: Windo
         plan: The windows of its epochs.
     """
     if progress.epoch == config.epochs:
-        cli.remark(f"all {config.epochs} epochs are done; only the test is left")
+        cli.try_print_line(f"all {config.epochs} epochs are done; only the test is left")
     else:
         epoch, step = progress.epoch, progress.step  # of the next step that is trained
         if step < plan.steps(epoch):
-            cli.remark(f"continues in epoch {epoch + 1}, step {step + 1}")
+            cli.try_print_line(f"continues in epoch {epoch + 1}, step {step + 1}")
         else:
-            cli.remark(f"continues with the validation of epoch {epoch + 1}")
+            cli.try_print_line(f"continues with the validation of epoch {epoch + 1}")
             epoch, step = epoch + 1, 0
         if config.schedule != "exponential" and config.epochs != before.epochs and epoch < config.epochs:
             rate = config.learning_rate_at(epoch, step, plan.steps(epoch))
-            cli.remark(
+            cli.try_print_line(
                 f"--schedule {config.schedule} ends with the last epoch: {config.epochs} epochs in place of "
                 f"{before.epochs} change the learning rate, which is {rate:.3g} now"
             )
-    tell_what_changed(*progress.environments[-2:], has_dropout=config.has_dropout)
+    print_changes(*progress.environments[-2:], has_dropout=config.has_dropout)
 
 
-def tell_what_changed(before: dict[str, Any], now: dict[str, Any], *, has_dropout: bool) -> None:
+def print_changes(before: dict[str, Any], now: dict[str, Any], *, has_dropout: bool) -> None:
     """Print changes since the run stopped that affect the masks of dropout, or the last digits of numbers.
 
     Args:
@@ -116,15 +116,15 @@ def tell_what_changed(before: dict[str, Any], now: dict[str, Any], *, has_dropou
     masks = ", so dropout draws other masks from now on" if has_dropout else ""
     for name in ("processes", "devices"):
         if before.get(name, 1) != now.get(name, 1):
-            cli.remark(
+            cli.try_print_line(
                 f"the number of {name} changed from {before.get(name, 1)} to {now.get(name, 1)}{masks}"
             )
     # TensorFlow's stream goes on where it was, on every device.
     if "torch" in now and ("cuda" in before) != ("cuda" in now):
         where = ("a CPU", "a GPU") if "cuda" in now else ("a GPU", "a CPU")
-        cli.remark(f"the run moved from {where[0]} to {where[1]}{masks}")
+        cli.try_print_line(f"the run moved from {where[0]} to {where[1]}{masks}")
     if differences:
-        cli.remark(
+        cli.try_print_line(
             f"from now on the numbers round differently from a run that never stopped: "
             f"{'; '.join(differences)}"
         )
@@ -134,12 +134,12 @@ def report(result: dict[str, Any], directory: RunDirectory) -> None:
     """Say what a run has reached."""
     bound = result.get("best_possible_perplexity")
     best = f"; the best any model can do is {bound:.2f}" if bound else ""
-    cli.remark(
+    cli.try_print_line(
         f"test perplexity {result['test_perplexity']:.2f}{best} (valid {result['valid_perplexity']:.2f}, "
         f"epoch {result['best_epoch']}; {result['words_per_second']:,.0f} words/s; "
         f"{result['seconds']:,.0f} s){_final_epoch(result)}"
     )
-    cli.remark(f"written to {directory.result}")
+    cli.try_print_line(f"written to {directory.result}")
 
 
 def _final_epoch(result: dict[str, Any]) -> str:
@@ -198,7 +198,7 @@ class Display:
             self._bar.refresh()
         elif sys.stdout is not None and time.perf_counter() - self._logged >= self.log_seconds:
             self._logged = time.perf_counter()
-            cli.remark("  ".join(self._facts()))
+            cli.try_print_line("  ".join(self._facts()))
         if step == self.steps or step - self._point.step >= self.steps / POINTS:
             epoch = self.progress.epoch
             tokens = self.plan.tokens(epoch, step) - self.plan.tokens(epoch, self._point.step)

@@ -205,7 +205,7 @@ def run(
             # A run that went on and has not been tested since still has the result of its earlier end.
             if result and trainer.progress.epoch == trainer.config.epochs == result["epochs"]:
                 directory.restore_metrics(trainer.progress.rows)
-                cli.remark(
+                cli.try_print_line(
                     f"the run in {directory.path} is finished; to train it further, give more --epochs"
                 )
                 display.report(result, directory)
@@ -213,19 +213,19 @@ def run(
             directory.remove_leftovers()
             directory.write_config(config)
         if request.start and "data" not in given:
-            cli.remark(f"without --data, the text is that of {request.start.directory.path}")
+            cli.try_print_line(f"without --data, the text is that of {request.start.directory.path}")
         if request.reason:
-            cli.remark(request.reason)
+            cli.try_print_line(request.reason)
         display.announce(config, corpus, model, directory.path, environment=trainer.environment, load=load)
         if request.found is not None:
             before = request.found.hyperparameters
-            display.tell_resumed(trainer.progress, before, config.hyperparameters, trainer.plan)
+            display.print_resumed(trainer.progress, before, config.hyperparameters, trainer.plan)
         how_to_continue = processes.how_to_continue(directory.path, given, ranks, config.choice)
-        processes.tell_launcher(how_to_continue, ranks)
+        processes.store_continuation(how_to_continue, ranks)
         try:
             result = trainer.train()
         except Interrupted as interrupted:
-            streams.tell(f"{interrupted}: saved; {how_to_continue}")
+            streams.print_to_stderr(f"{interrupted}: saved; {how_to_continue}")
             return interrupted.exit_status
         except LostRankError as error:
             raise LostRankError(f"{error}; {how_to_continue}", speaker=error.speaker) from None

@@ -182,8 +182,8 @@ def how_to_continue(path: Path, given: Mapping[str, Any], ranks: Ranks, choice: 
     return f"continue with{start}: {cli.command_name('train')} {shlex.join(command)}"
 
 
-def tell_launcher(again: str, ranks: Ranks) -> None:
-    """Tell the launcher of --devices how to continue, which it says if no process is left that can.
+def store_continuation(again: str, ranks: Ranks) -> None:
+    """Store how to continue for the launcher of --devices, which prints it if no process is left that can.
 
     Args:
         again: The clause.

@@ -212,7 +212,7 @@ def with_global_batch(given: dict[str, Any], devices: int) -> dict[str, Any]:
     if "batch_size" in given:
         raise UserError("give --batch-size or --batch-size-per-device, not both")
     given["batch_size"] = rows * devices
-    cli.remark(
+    cli.try_print_line(
         f"--batch-size-per-device {rows} on {devices} device{'s' * (devices > 1)} is --batch-size "
         f"{given['batch_size']}; --learning-rate stays as it is, and such a batch may need another"
     )

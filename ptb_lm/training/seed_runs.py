@@ -144,7 +144,7 @@ def _resume_command(
             "or --overwrite"
         )
     if result and result["epochs"] == epochs:
-        cli.remark(f"seed {seed} has ended, in {path}")
+        cli.try_print_line(f"seed {seed} has ended, in {path}")
         return None
     if not directory.state.exists():
         raise UserError(

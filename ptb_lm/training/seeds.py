@@ -70,14 +70,14 @@ def train(given: dict[str, Any], train_one: TrainOne) -> int:
     before = {seed: files.identity(run.config) for seed, run in runs.items()}
     commands = seed_runs.remaining_commands(runs, config, start, given)
 
-    def tell_how_to_continue() -> None:
+    def print_how_to_continue() -> None:
         again = seed_runs.how_to_continue(given, runs, before, config.choice)
-        streams.tell(f"all seeds continue with: {again}")
+        streams.print_to_stderr(f"all seeds continue with: {again}")
 
     try:
         statuses = _train_in_turn(commands, train_one) if jobs == 1 else _train_in_parallel(commands, jobs)
     except signals.Stopped as stop:
-        tell_how_to_continue()
+        print_how_to_continue()
         return stop.exit_status
     finally:
         if is_new:
@@ -86,7 +86,7 @@ def train(given: dict[str, Any], train_one: TrainOne) -> int:
     failures = [seed for seed, status in statuses.items() if status]
     _report([run for seed, run in runs.items() if seed not in failures], failures, folder)
     if any(status > 128 for status in statuses.values()):  # of a run that was killed
-        tell_how_to_continue()
+        print_how_to_continue()
     return max((cli.EXIT_FAILED if status > 128 else status for status in statuses.values()), default=0)
 
 
@@ -123,14 +123,14 @@ def _train_in_turn(commands: dict[int, list[str]], train_one: TrainOne) -> dict[
     """
     statuses = {}
     for number, (seed, command) in enumerate(commands.items(), start=1):
-        cli.remark(f"seed {seed}, {number} of {len(commands)}")
+        cli.try_print_line(f"seed {seed}, {number} of {len(commands)}")
         stop = None
         try:
             statuses[seed] = train_one(command)
             if statuses[seed] > 128:
                 stop = statuses[seed] - 128
         except (DivergenceError, LostRankError) as error:  # which say nothing of the others
-            streams.tell(f"seed {seed}: {error}")
+            streams.print_to_stderr(f"seed {seed}: {error}")
             statuses[seed] = cli.EXIT_FAILED if isinstance(error, DivergenceError) else LOST
         gc.collect()  # the model is in circles, and would be kept beside the next one
         # A signal that comes as a run ends does not stop that run; it stops those that are left.
@@ -212,7 +212,7 @@ class _Child:
         *lines, self._rest = re.split(rb"[\r\n]", self._rest + new) if new else (self._rest, b"")
         for line in lines:
             if line.strip():  # what stands between a carriage return and a line end is none
-                cli.remark(f"seed {self.seed}: {line.decode(errors='replace').rstrip()}")
+                cli.try_print_line(f"seed {self.seed}: {line.decode(errors='replace').rstrip()}")
         return bool(new)
 
     def wait(self, *, is_stopped: bool) -> int:
@@ -226,7 +226,7 @@ class _Child:
         with self.process:
             status = self.process.wait()
         if status < 0 and not is_stopped:  # a crash, or the system had no memory left
-            streams.tell(f"seed {self.seed}: {signals.describe_signal(-status)}")
+            streams.print_to_stderr(f"seed {self.seed}: {signals.describe_signal(-status)}")
         return status if status >= 0 else 128 - status
 
 
@@ -239,7 +239,7 @@ def _report(runs: Sequence[RunDirectory], failures: Sequence[int], folder: Path)
     results = [result for run in runs if (result := run.read_result())]
     if failures:
         which = f"seed{'s' * (len(failures) > 1)} {', '.join(map(str, failures))}"
-        cli.remark(f"{which} failed and {'is' if len(failures) == 1 else 'are'} not included below")
+        cli.try_print_line(f"{which} failed and {'is' if len(failures) == 1 else 'are'} not included below")
     for split in ("test", "valid"):
         values = [result[f"{split}_perplexity"] for result in results]
         summary = ", ".join(f"{value:.2f}" for value in values)
@@ -248,5 +248,5 @@ def _report(runs: Sequence[RunDirectory], failures: Sequence[int], folder: Path)
             summary = f"{fmean(values):.2f} ± {spread}: {summary}"
         if values:
             seeds = f"{len(values)} seed{'s' * (len(values) > 1)}"
-            cli.remark(f"{split} perplexity of {seeds}: {summary}")
-    cli.remark(f"the runs are in {folder}")
+            cli.try_print_line(f"{split} perplexity of {seeds}: {summary}")
+    cli.try_print_line(f"the runs are in {folder}")

@@ -122,7 +122,7 @@ class Trainer:
         steps, steps_before = self.plan.steps(progress.epoch), self.plan.steps_before(progress.epoch)
         averaging_start = self.averages.start(progress)
         if self.config.average_after_stall and averaging_start == steps_before + progress.step:
-            cli.remark(
+            cli.try_print_line(
                 f"validation has stalled: from epoch {progress.epoch + 1} on, the weights are averaged"
             )
         with display.epoch(validation_seconds=self._validation_seconds):
@@ -180,7 +180,7 @@ class Trainer:
             progress.step += 1
             when = f"in epoch {progress.epoch + 1}, step {progress.step} of {self.plan.steps(epoch)}"
             if new_loss_scale and math.isfinite(nll):
-                cli.remark(
+                cli.try_print_line(
                     f"{when}, a gradient overflowed float16: the step is skipped, and the loss scale is "
                     f"{new_loss_scale:g} from here on"
                 )
@@ -230,7 +230,7 @@ class Trainer:
         (is_due,) = self.ranks.max_over_ranks([self.checkpoints.is_due_after_epoch()])
         if is_due or progress.epoch == self.config.epochs:
             self._save()
-        cli.remark(metrics.epoch_line(row, self.config, last_rate=last_rate))
+        cli.try_print_line(metrics.epoch_line(row, self.config, last_rate=last_rate))
         return row
 
     def _test(self) -> JsonObject:

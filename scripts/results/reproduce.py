@@ -104,7 +104,9 @@ class _Work:
         for step in every:
             if step.is_absent:
                 line = step.command(self.device)
-                streams.tell(f"{PROG}: {name}: {step.needs} is not installed, so this is left out: {line}")
+                streams.print_to_stderr(
+                    f"{PROG}: {name}: {step.needs} is not installed, so this is left out: {line}"
+                )
         failed = 0
         for step in steps:
             status = 128 + self.stopped if self.stopped else self._do(step)
@@ -182,7 +184,7 @@ class _Work:
             files.atomic_write(out, done.stdout)
         elif printed:  # it may say what failed
             for line in done.stdout.decode(errors="replace").splitlines():
-                streams.tell(line)
+                streams.print_to_stderr(line)
         return done.returncode if done.returncode >= 0 else 128 - done.returncode
 
     def _fill(self, text: str) -> str:

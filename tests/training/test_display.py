@@ -62,7 +62,7 @@ def test_a_resumed_run_tells_what_is_next_and_its_rate(
     steps = plan.steps(1)
     progress = metrics.Progress(commands=[""], environments=[{}, {}])
     progress.epoch, progress.step = 1, steps - steps_left
-    display.tell_resumed(progress, before, config, plan)
+    display.print_resumed(progress, before, config, plan)
     place, *rate = capsys.readouterr().out.splitlines()
     last_step = f"continues in epoch 2, step {steps}"
     assert place == (last_step if steps_left else "continues with the validation of epoch 2")
@@ -141,7 +141,7 @@ def test_every_number_on_the_screen_is_whole(
     assert all(sum(line != "" for line in screen) <= 1 for screen in terminal.screens)
 
 
-@pytest.mark.parametrize("write", [cli.say, streams.tell])
+@pytest.mark.parametrize("write", [cli.print_line, streams.print_to_stderr])
 def test_lines_break_between_words_and_a_command_stays_in_one_piece(
     write: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +153,7 @@ def test_lines_break_between_words_and_a_command_stays_in_one_piece(
     lines = [epoch, model, f"SIGINT: saved; continue with: {command}", table]
     terminal = Terminal(80)
     with contextlib.closing(terminal), monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout" if write is cli.say else "stderr", terminal.file)
+        patch.setattr(sys, "stdout" if write is cli.print_line else "stderr", terminal.file)
         for line in lines:
             write(line)
     screen = terminal.screens[-1]

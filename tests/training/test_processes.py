@@ -276,7 +276,7 @@ def test_the_launcher_is_told_of_a_path_that_is_no_text(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(CONTINUATION, str(tmp_path / "file"))
-    processes.tell_launcher(os.fsdecode(b"continue with: r\xff"), Two())
+    processes.store_continuation(os.fsdecode(b"continue with: r\xff"), Two())
     assert (tmp_path / "file").read_bytes() == b"continue with: r\xff"
 
 

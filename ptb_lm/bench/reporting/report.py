@@ -54,14 +54,14 @@ def write_report(
     summary = summarise(out, baseline=baseline)
     document = build(summary, runs=runs)
     atomic_write(out / MARKDOWN, to_markdown(document))
-    cli.say(f"wrote {out / MARKDOWN}")
+    cli.print_line(f"wrote {out / MARKDOWN}")
     try:
         html = to_html(document)
     except UserError:
-        cli.say(f"{PAGE} is not written: {MISSING}")
+        cli.print_line(f"{PAGE} is not written: {MISSING}")
         return summary, out / MARKDOWN
     atomic_write(out / PAGE, html)
-    cli.say(f"wrote {out / PAGE}")
+    cli.print_line(f"wrote {out / PAGE}")
     return summary, out / PAGE
 
 

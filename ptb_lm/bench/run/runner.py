@@ -49,7 +49,7 @@ def run(
         for workload in workloads:
             measurement = Measurement(options, workload, record, machine, session=session, command=command)
             for variant, reason in measurement.wrong.items():
-                cli.say(
+                cli.print_line(
                     f"{workload.name} {variant}: was wrong before and is not measured again ({reason}); "
                     "once it is mended, choose another --out"
                 )
@@ -61,7 +61,9 @@ def run(
                     bar.update()
                     count += 1
                     if bar.disable and time.monotonic() >= said + LINE_SECONDS:
-                        streams.tell(f"{options.suite}: {workload.name} {done}, block {count} of {bar.total}")
+                        streams.print_to_stderr(
+                            f"{options.suite}: {workload.name} {done}, block {count} of {bar.total}"
+                        )
                         said = time.monotonic()
 
 
@@ -89,7 +91,9 @@ def _rounds(measurement: Measurement) -> Iterator[str]:
             )
             workload = measurement.workload = _with_processes(workload, count)
             minutes = (now - start + lap * (workload.processes - index / ROUNDS_OF_A_PROCESS)) / 60
-            cli.say(f"{workload.name}: {_describe_plan(measurement)}, some {minutes:.0f} minutes in all")
+            cli.print_line(
+                f"{workload.name}: {_describe_plan(measurement)}, some {minutes:.0f} minutes in all"
+            )
         if index >= workload.rounds:
             return
         (rounds,) = (each for each in workload.rounds_by_process if index in each)

@@ -23,7 +23,7 @@ from ptb_lm.torch_backend.settings import enough_memory
 from ptb_lm.training.run_config import RunConfig
 
 RESULT = "result.json"
-_Say: TypeAlias = Callable[[str], None]
+_PrintLine: TypeAlias = Callable[[str], None]
 
 
 @enough_memory()
@@ -58,23 +58,23 @@ def evaluate(
         _check_free(request.out)
     runtime = Runtime(Choice.create(framework="torch", model="basic", precision="fp32", device=device))
     # What a file will hold too is not lost with the reader of a pipe: a tuning takes hours.
-    say = cli.say if request.out is None else cli.remark
+    print_line = cli.print_line if request.out is None else cli.try_print_line
     adaptation, trials, tuned_on = request.adaptation, Trials(), None
     with runtime.settings():
         model = SegmentModel(run.hyperparameters, weights, device=runtime.device)
         train = text.ids[:0] if text.data is None else text.data.splits["train"]
         scorer = AdaptedScorer(model, train)
         if request.tune:
-            adaptation, trials, tuned_on = _tune(scorer, text.data, request, say)
+            adaptation, trials, tuned_on = _tune(scorer, text.data, request, print_line)
         for part in (adaptation.dynamic, adaptation.cache):
             if part is not None:
-                say(f"{'chosen: ' if request.tune else ''}{_describe(part)}")
+                print_line(f"{'chosen: ' if request.tune else ''}{_describe(part)}")
         perplexities = scorer.perplexities(text.ids, adaptation, description=text.name)
     if not math.isfinite(perplexities.adapted):
         advice = "; try a smaller rate" * (adaptation.dynamic is not None)
         raise DivergenceError(f"the adapted perplexity is not finite{advice}")
-    _report(text, adaptation, perplexities, say)
-    say(f"computed by torch on {runtime.device.type} in fp32")
+    _report(text, adaptation, perplexities, print_line)
+    print_line(f"computed by torch on {runtime.device.type} in fp32")
     if request.out is None:
         return
     result = {
@@ -97,44 +97,44 @@ def evaluate(
     _check_free(request.out)  # another result may have come meanwhile
     request.out.mkdir(parents=True, exist_ok=True)
     json_files.write(request.out / RESULT, result)
-    say(f"written to {request.out / RESULT}")
+    print_line(f"written to {request.out / RESULT}")
 
 
 def _tune(
-    scorer: AdaptedScorer, corpus: Corpus | None, request: AdaptationRequest, say: _Say
+    scorer: AdaptedScorer, corpus: Corpus | None, request: AdaptationRequest, print_line: _PrintLine
 ) -> tuple[Adaptation, Trials, str]:
-    """Choose the settings on the valid split, and say so; return them, all trials, and the text's name."""
+    """Choose the settings on the valid split and print them; return them, all trials, and the text's name."""
     assert corpus is not None
     whole = corpus.splits["valid"]
     valid = whole[: request.tune_words] if request.tune_words else whole
     if len(valid) < 2:
         raise UserError("the valid split has 1 token, but tuning needs at least 2")
     text = "valid" if len(valid) == len(whole) else f"the first {len(valid):,} words of valid"
-    say(f"tuning on {text}; perplexities are adapted to the text by {request.adaptation.name}")
+    print_line(f"tuning on {text}; perplexities are adapted to the text by {request.adaptation.name}")
     adaptation, trials = tuning.tune(
         scorer,
         valid,
         request.adaptation,
         held=request.held,
-        tell=lambda settings, perplexity: say(f"  {perplexity:8.3f}  {_describe(settings)}"),
+        on_trial=lambda settings, perplexity: print_line(f"  {perplexity:8.3f}  {_describe(settings)}"),
     )
     # Of equals min returns the first, and the first trial is the unadapted model.
     if min(trials, key=trials.__getitem__) is None:
-        say("none of them is better than not adapting")
+        print_line("none of them is better than not adapting")
     return adaptation, trials, text
 
 
-def _report(text: Text, adaptation: Adaptation, perplexities: Perplexities, say: _Say) -> None:
+def _report(text: Text, adaptation: Adaptation, perplexities: Perplexities, print_line: _PrintLine) -> None:
     tokens = len(text.ids) - 1
-    say(
+    print_line(
         f"{text.name} perplexity {perplexities.adapted:.4f}, adapted to the text by {adaptation.name} "
         f"({tokens:,} token{'s' * (tokens != 1)} scored, each before the model adapts to it)"
     )
     if perplexities.without_cache is not None:
-        say(f"by dynamic evaluation alone it is {perplexities.without_cache:.4f}")
-    say(f"not adapted it is {perplexities.unadapted:.4f}")
+        print_line(f"by dynamic evaluation alone it is {perplexities.without_cache:.4f}")
+    print_line(f"not adapted it is {perplexities.unadapted:.4f}")
     if text.note:
-        say(text.note)
+        print_line(text.note)
 
 
 def _describe_trials(trials: Trials, adaptation: Adaptation) -> dict[str, Any]:

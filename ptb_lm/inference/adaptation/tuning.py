@@ -41,7 +41,7 @@ def tune(
     start: Adaptation,
     *,
     held: Mapping[str, Any],
-    tell: Callable[[Dynamic | Cache | None, float], object],
+    on_trial: Callable[[Dynamic | Cache | None, float], object],
 ) -> tuple[Adaptation, Trials]:
     """Search for the best settings for a text: first of dynamic evaluation, then of the cache.
 
@@ -50,12 +50,12 @@ def tune(
         ids: The text to tune on, which is not the one to report.
         start: The settings to begin at; a part that is None stays so.
         held: "dynamic.rate" -> the value that is not to be changed.
-        tell: A function that is called with every trial.
+        on_trial: Function that is called with every trial.
 
     Returns:
         (the best settings, all trials in their order)
     """
-    search, dynamic, cache = _Search(scorer, ids, held, tell), start.dynamic, start.cache
+    search, dynamic, cache = _Search(scorer, ids, held, on_trial), start.dynamic, start.cache
     text = scorer.score(ids, None, keep_hidden=cache is not None, description="unadapted")
     search.note(None, text.perplexity)
     if dynamic:
@@ -72,7 +72,7 @@ class _Search:
     scorer: AdaptedScorer
     ids: Ids
     held: Mapping[str, Any]
-    tell: Callable[[Dynamic | Cache | None, float], object]
+    on_trial: Callable[[Dynamic | Cache | None, float], object]
     trials: Trials = field(default_factory=dict)
 
     def tune_dynamic(self, start: Dynamic, *, keep_hidden: bool) -> tuple[Dynamic, ScoredText]:
@@ -125,9 +125,9 @@ class _Search:
         return min(tried, key=self.trials.__getitem__)
 
     def note(self, settings: Dynamic | Cache | None, perplexity: float) -> float:
-        """Store a trial, tell it, and return its perplexity."""
+        """Store a trial, report it, and return its perplexity."""
         self.trials[settings] = perplexity
-        self.tell(settings, perplexity)
+        self.on_trial(settings, perplexity)
         return perplexity
 
     def _values(self, kind: str, name: str, start: T, grid: Sequence[T]) -> Sequence[T]:
