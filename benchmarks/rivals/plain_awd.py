@@ -30,7 +30,7 @@ from typing_extensions import override
 from ptb_lm.bench.rivals import check_config
 from ptb_lm.bench.rivals.plain_torch import Loss, TorchLoop, lstm_parameters
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.corpus import Words
+from ptb_lm.data.corpus import TokenArray
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -110,7 +110,7 @@ class AWDLoop(TorchLoop):
         ]
 
     def train_step(
-        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
+        self, x_BT: TokenArray, y_BT: TokenArray, state: State, *, learning_rate: float
     ) -> tuple[State, Loss]:
         """Do one step with dropout, penalties, clipping and weight decay."""
         config, steps = self.config, x_BT.shape[1]

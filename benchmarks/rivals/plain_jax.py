@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.bench.rivals import check_config
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.corpus import Words
+from ptb_lm.data.corpus import TokenArray
 from ptb_lm.data.text import Ids
 from ptb_lm.model.backend import Arrays, StepMetrics
 from ptb_lm.model.choice import Choice
@@ -65,7 +65,7 @@ class JaxLoop:
         return device_rows_BL
 
     def train_step(
-        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
+        self, x_BT: TokenArray, y_BT: TokenArray, state: State, *, learning_rate: float
     ) -> tuple[State, Loss]:
         """Do one step of SGD with dropout and clipping."""
         self.parameters, self.key, state, loss = self.train_function(

@@ -28,13 +28,13 @@ PENN_TREEBANK_SHA256 = "7b2a69b6f7bf27400cccca8ccc3993728b83cd70d81ed2907c69d367
 
 LONG_LINE = 10_000  # words of a split of one line, which may have lost its line ends
 
-AnyWords = TypeVar("AnyWords", bound="Words")
+AnyTokens = TypeVar("AnyTokens", bound="TokenArray")
 
 
-class Words(Protocol):
-    """The words of a split in rows [B, L], or a window of them [B, T].
+class TokenArray(Protocol):
+    """Word ids of a split in rows [B, L], or of a window [B, T].
 
-    They are NumPy's, or the result of a backend's `to_device`, which only that backend can read. Both can be
+    A NumPy array, or the result of a backend's `to_device`, which only that backend can read. Both can be
     sliced; only the backend does anything else with them.
     """
 
@@ -42,7 +42,7 @@ class Words(Protocol):
     def shape(self) -> tuple[int, ...]:
         """(B, L) or (B, T)."""
 
-    def __getitem__(self: AnyWords, part: tuple[slice, slice], /) -> AnyWords:
+    def __getitem__(self: AnyTokens, part: tuple[slice, slice], /) -> AnyTokens:
         """Return some time steps of some rows."""
 
 
@@ -169,8 +169,8 @@ def rows(ids: Ids, batch_size: int) -> Ids:
 
 
 def windows(
-    rows_BL: AnyWords, num_steps: int, *, partial: bool = False
-) -> Iterator[tuple[AnyWords, AnyWords]]:
+    rows_BL: AnyTokens, num_steps: int, *, partial: bool = False
+) -> Iterator[tuple[AnyTokens, AnyTokens]]:
     """Return the windows (x_BT, y_BT) of rows in their order, as slices of them; y is x shifted by one.
 
     Args:
@@ -184,8 +184,8 @@ def windows(
 
 
 def cut_windows(
-    rows_BL: AnyWords, ends: Iterable[int], *, begin: int = 0
-) -> Iterator[tuple[AnyWords, AnyWords]]:
+    rows_BL: AnyTokens, ends: Iterable[int], *, begin: int = 0
+) -> Iterator[tuple[AnyTokens, AnyTokens]]:
     """Yield windows (x_BT, y_BT) of any lengths, as slices of rows; y is x shifted by one.
 
     Args:

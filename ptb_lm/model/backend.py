@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ptb_lm.data.corpus import Words
+    from ptb_lm.data.corpus import TokenArray
     from ptb_lm.data.text import Ids
     from ptb_lm.model.dropout_places import Masks
 
@@ -108,12 +108,12 @@ class Backend(Model):
         """Return the zero state for a batch."""
 
     @abstractmethod
-    def to_device(self, rows_BL: Ids) -> Words:
+    def to_device(self, rows_BL: Ids) -> TokenArray:
         """Copy rows of word ids to the device, where windows are cheap to cut. Steps take NumPy rows, too."""
 
     @abstractmethod
     def train_step(
-        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
+        self, x_BT: TokenArray, y_BT: TokenArray, state: State, *, learning_rate: float
     ) -> tuple[State, Loss]:
         """Do one step of SGD or Adam with dropout and clipping; may return before the device is done.
 
@@ -134,12 +134,12 @@ class Backend(Model):
         """
 
     @abstractmethod
-    def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
+    def evaluate_step(self, x_BT: TokenArray, y_BT: TokenArray, state: State) -> tuple[State, Loss]:
         """Score a window without dropout; may return before the device is done."""
 
     @abstractmethod
     def log_probabilities(
-        self, x_BT: Words, y_BT: Words, state: State, *, lengths_B: Ids | None = None
+        self, x_BT: TokenArray, y_BT: TokenArray, state: State, *, lengths_B: Ids | None = None
     ) -> tuple[State, NDArray[np.floating]]:
         """Return the state after a window and the log-probability of each target [B, T], in nats.
 
@@ -148,7 +148,7 @@ class Backend(Model):
         Several threads may call it and `next_words` at once; all other methods are for one thread.
 
         Args:
-            x_BT: Words to read.
+            x_BT: Word ids to read.
             y_BT: Targets: the words after them.
             state: State before the window.
             lengths_B: Number of valid words in each row, from 1 to T; None: all. The results for the others,
@@ -156,7 +156,7 @@ class Backend(Model):
         """
 
     @abstractmethod
-    def next_words(self, x_BT: Words, state: State) -> tuple[State, NDArray[np.floating]]:
+    def next_words(self, x_BT: TokenArray, state: State) -> tuple[State, NDArray[np.floating]]:
         """Read words; return the state, and the log-probability of every word to come next [B, V], in nats.
 
         Memory, threads and state are as in `log_probabilities`, but for B * V logits.

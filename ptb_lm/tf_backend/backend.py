@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from ptb_lm.common import host
-from ptb_lm.data.corpus import Words
+from ptb_lm.data.corpus import TokenArray
 from ptb_lm.data.text import Ids
 from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays, Backend, StepMetrics
@@ -131,7 +131,7 @@ class TensorFlowBackend(Backend):
     @override
     @computation
     def train_step(
-        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
+        self, x_BT: TokenArray, y_BT: TokenArray, state: State, *, learning_rate: float
     ) -> tuple[State, Loss]:
         with self.distribution.collective():
             return self.training(x_BT, y_BT, state, learning_rate=learning_rate)
@@ -143,7 +143,7 @@ class TensorFlowBackend(Backend):
 
     @override
     @computation
-    def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
+    def evaluate_step(self, x_BT: TokenArray, y_BT: TokenArray, state: State) -> tuple[State, Loss]:
         """Score a window without dropout.
 
         One of the configuration's own shape is run as a training step is; all others share a graph.
@@ -156,7 +156,7 @@ class TensorFlowBackend(Backend):
     @override
     @computation
     def log_probabilities(
-        self, x_BT: Words, y_BT: Words, state: State, *, lengths_B: Ids | None = None
+        self, x_BT: TokenArray, y_BT: TokenArray, state: State, *, lengths_B: Ids | None = None
     ) -> tuple[State, NDArray[Any]]:
         """Return the state after a window and the log-probability of each target [B, T].
 
@@ -169,7 +169,7 @@ class TensorFlowBackend(Backend):
 
     @override
     @computation
-    def next_words(self, x_BT: Words, state: State) -> tuple[State, NDArray[Any]]:
+    def next_words(self, x_BT: TokenArray, state: State) -> tuple[State, NDArray[Any]]:
         state, log_p_BV = self.next_words_function(tf.convert_to_tensor(x_BT), state)
         return state, log_p_BV.numpy()
 

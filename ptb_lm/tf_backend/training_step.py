@@ -15,7 +15,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.corpus import Words
+from ptb_lm.data.corpus import TokenArray
 from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
@@ -86,7 +86,9 @@ class TrainingStep:
         self.run = apply_execution(self._compute_on_devices, choice.execution)
         self.load_copies(self.network.canonical())
 
-    def __call__(self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float) -> tuple[State, Loss]:
+    def __call__(
+        self, x_BT: TokenArray, y_BT: TokenArray, state: State, *, learning_rate: float
+    ) -> tuple[State, Loss]:
         """Do a step; return the state after the window, and its loss."""
         # A tensor, because the function would be traced again for every new number.
         rate = tf.constant(learning_rate, self.network.dtype)

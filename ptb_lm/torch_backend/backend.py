@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.corpus import Words
+from ptb_lm.data.corpus import TokenArray
 from ptb_lm.data.text import Ids
 from ptb_lm.model.backend import Arrays, Backend, StepMetrics
 from ptb_lm.model.choice import Choice
@@ -162,7 +162,7 @@ class TorchBackend(Backend):
     @override
     @computation
     def train_step(
-        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
+        self, x_BT: TokenArray, y_BT: TokenArray, state: State, *, learning_rate: float
     ) -> tuple[State, Loss]:
         ids_N, targets_N = (to_time_major(words_BT, self.device).flatten() for words_BT in (x_BT, y_BT))
         return self.training(ids_N, targets_N, state, learning_rate=learning_rate)
@@ -197,7 +197,7 @@ class TorchBackend(Backend):
     @override
     @computation
     @torch.no_grad()
-    def evaluate_step(self, x_BT: Words, y_BT: Words, state: State) -> tuple[State, Loss]:
+    def evaluate_step(self, x_BT: TokenArray, y_BT: TokenArray, state: State) -> tuple[State, Loss]:
         ids_N, targets_N = (to_time_major(words_BT, self.device).flatten() for words_BT in (x_BT, y_BT))
         stack = self.network.choose_stack(*x_BT.shape)
         output_TBH, state = stack(
@@ -211,7 +211,7 @@ class TorchBackend(Backend):
     @computation
     @torch.no_grad()
     def log_probabilities(
-        self, x_BT: Words, y_BT: Words, state: State, *, lengths_B: Ids | None = None
+        self, x_BT: TokenArray, y_BT: TokenArray, state: State, *, lengths_B: Ids | None = None
     ) -> tuple[State, NDArray[Any]]:
         hidden, state = self._compute_outputs(x_BT, state, lengths_B)
         hidden_NH, targets_N = hidden.flatten(0, 1), to_time_major(y_BT, self.device).flatten()
@@ -228,7 +228,7 @@ class TorchBackend(Backend):
     @override
     @computation
     @torch.no_grad()
-    def next_words(self, x_BT: Words, state: State) -> tuple[State, NDArray[Any]]:
+    def next_words(self, x_BT: TokenArray, state: State) -> tuple[State, NDArray[Any]]:
         output_TBH, state = self._compute_outputs(x_BT, state)
         return state, self.network.softmax.log_probabilities(output_TBH[-1]).cpu().numpy()
 
@@ -240,7 +240,7 @@ class TorchBackend(Backend):
         return [StepMetrics(*numbers) for numbers in torch.stack(list(losses)).tolist()]
 
     def _compute_outputs(
-        self, x_BT: Words, state: State, lengths_B: Ids | None = None
+        self, x_BT: TokenArray, state: State, lengths_B: Ids | None = None
     ) -> tuple[Tensor, State]:
         """Return the top layer's output [T, B, H] without dropout, and the state after."""
         embedded_TBE = embed(
@@ -259,7 +259,7 @@ def rows_to_device(rows_BL: Ids, device: torch.device) -> Tensor:
     return torch.from_numpy(rows_BL.T.astype(np.int64, order="C")).to(device).T
 
 
-def to_time_major(ids_BT: Words, device: torch.device) -> Tensor:
+def to_time_major(ids_BT: TokenArray, device: torch.device) -> Tensor:
     """Return a window's words on a device, contiguous [T, B]; of rows on the device nothing is copied."""
     if isinstance(ids_BT, Tensor):
         return ids_BT.T

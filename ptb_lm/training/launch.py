@@ -151,12 +151,12 @@ def prepare(request: TrainRequest) -> tuple[TrainRequest, Corpus, Backend]:
         config = dataclasses.replace(config, init_from=ranks.run_on_first(lambda: start.record(corpus)))
     if request.found is not None:  # before a model is built of a config.json that somebody has changed
         ranks.run_on_first(lambda: bool(RunDirectory(directory.path).read_state(run=config)))
-    words = len(corpus.vocabulary)
-    parameters.check_fits(config.hyperparameters, words)
+    vocabulary_size = len(corpus.vocabulary)
+    parameters.check_fits(config.hyperparameters, vocabulary_size)
     weights = (
-        start.initial(config, words)
+        start.initial(config, vocabulary_size)
         if start
-        else parameters.draw_initial(config.hyperparameters, words, seed=config.choice.seed)
+        else parameters.draw_initial(config.hyperparameters, vocabulary_size, seed=config.choice.seed)
     )
     model = backend.build(config.hyperparameters, weights, config.choice, ranks)
     model.prepare_training()
@@ -253,14 +253,14 @@ def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:
     Raises:
         UserError: It cannot be read, is too short, or is not the one that a resumed run was trained on.
     """
-    config, words = request.run, request.vocabulary
+    config, vocabulary = request.run, request.vocabulary
     if request.found is not None:
-        assert words is not None
+        assert vocabulary is not None
         corpus = run_data.load_again(
-            config, words, moved_to=request.given.get("data"), whose=str(request.directory.path)
+            config, vocabulary, moved_to=request.given.get("data"), whose=str(request.directory.path)
         )
     else:
-        corpus = run_data.load_first(config, words, extend=bool(request.given.get("extend_vocabulary")))
+        corpus = run_data.load_first(config, vocabulary, extend=bool(request.given.get("extend_vocabulary")))
     WindowPlan(corpus, config.hyperparameters, seed=config.choice.seed)  # refuses a split that is too short
     return run_data.with_source(config, corpus), corpus
 

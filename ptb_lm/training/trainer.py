@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ptb_lm.common import cli, host
 from ptb_lm.common.signals import Interrupted, StopRequest
 from ptb_lm.data import corpus
-from ptb_lm.data.corpus import Corpus, Words
+from ptb_lm.data.corpus import Corpus, TokenArray
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Backend, Loss, State
 from ptb_lm.training import evaluation, metrics
@@ -117,7 +117,7 @@ class Trainer:
             scalars.end(step=self._steps_done())
             return result
 
-    def _train_epoch(self, rows_BL: Words, display: Display) -> None:
+    def _train_epoch(self, rows_BL: TokenArray, display: Display) -> None:
         progress, unread = self.progress, list[Loss]()
         steps, steps_before = self.plan.steps(progress.epoch), self.plan.steps_before(progress.epoch)
         averaging_start = self.averages.start(progress)

@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 import numpy as np
 
 from ptb_lm.data import corpus
-from ptb_lm.data.corpus import Corpus, Words
+from ptb_lm.data.corpus import Corpus, TokenArray
 from ptb_lm.model.config import SHORTEST_WINDOW, Config
 from ptb_lm.training import evaluation
 
@@ -47,7 +47,9 @@ class WindowPlan:
         self._ends = lru_cache(maxsize=1)(self._compute_ends)
         self._steps = cache(lambda epoch: len(self._ends(epoch)))
 
-    def windows(self, rows_BL: Words, epoch: int, *, start: int = 0) -> Iterator[tuple[Words, Words]]:
+    def windows(
+        self, rows_BL: TokenArray, epoch: int, *, start: int = 0
+    ) -> Iterator[tuple[TokenArray, TokenArray]]:
         """Return the windows (x_BT, y_BT) of an epoch in their order; y is x shifted by one.
 
         Args:

@@ -16,7 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm.bench.rivals import check_config
-from ptb_lm.data.corpus import Words
+from ptb_lm.data.corpus import TokenArray
 from ptb_lm.data.text import Ids
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays, StepMetrics
@@ -95,7 +95,7 @@ class PlainLoop:
             return tf.constant(rows_BL)
 
     def train_step(
-        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
+        self, x_BT: TokenArray, y_BT: TokenArray, state: State, *, learning_rate: float
     ) -> tuple[State, Loss]:
         """Do one step of SGD with dropout and clipping."""
         with tf.device(self.device.name):

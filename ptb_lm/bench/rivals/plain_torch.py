@@ -31,7 +31,7 @@ from typing_extensions import override
 from ptb_lm.bench.rivals import check_config
 from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.corpus import Words
+from ptb_lm.data.corpus import TokenArray
 from ptb_lm.data.text import Ids
 from ptb_lm.model.backend import Arrays, Model, StepMetrics
 from ptb_lm.model.choice import Choice
@@ -161,7 +161,7 @@ class TorchLoop(Model):
         return rows_to_device(rows_BL, self.device)
 
     @torch.no_grad()
-    def evaluate_step(self, x_BT: Words, y_BT: Words, state: Any) -> tuple[Any, Loss]:
+    def evaluate_step(self, x_BT: TokenArray, y_BT: TokenArray, state: Any) -> tuple[Any, Loss]:
         """Score a window without dropout."""
         self.network.eval()
         mean, state = self.forward(x_BT, y_BT, state)
@@ -174,7 +174,7 @@ class TorchLoop(Model):
             return []
         return [StepMetrics(*pair) for pair in torch.stack([torch.stack(loss) for loss in losses]).tolist()]
 
-    def forward(self, x_BT: Words, y_BT: Words, state: Any) -> tuple[Tensor, Any]:
+    def forward(self, x_BT: TokenArray, y_BT: TokenArray, state: Any) -> tuple[Tensor, Any]:
         """Return the mean loss of a target, [], and the state."""
         half = self.runtime.dtype != self.precision.master
         with torch.autocast(self.device.type, dtype=self.runtime.dtype if half else None, enabled=half):
@@ -182,7 +182,7 @@ class TorchLoop(Model):
             mean = nn.functional.cross_entropy(logits_TBV.flatten(0, 1), self._time_major(y_BT).flatten())
         return mean, state
 
-    def _time_major(self, ids_BT: Words) -> Tensor:
+    def _time_major(self, ids_BT: TokenArray) -> Tensor:
         return to_time_major(ids_BT, self.device)
 
 
@@ -217,7 +217,7 @@ class PlainLoop(TorchLoop):
         return h_LBH, c_LBH
 
     def train_step(
-        self, x_BT: Words, y_BT: Words, state: State, *, learning_rate: float
+        self, x_BT: TokenArray, y_BT: TokenArray, state: State, *, learning_rate: float
     ) -> tuple[State, Loss]:
         """Do one step of SGD with dropout and clipping."""
         self.network.train()

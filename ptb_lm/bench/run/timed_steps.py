@@ -197,7 +197,7 @@ class LanguageSteps(TimedSteps):
         self.state = state
         return [loss.nll for loss in backend.read(losses)]
 
-    def _windows(self, rows_BL: corpus.Words) -> Iterator[tuple[corpus.Words, corpus.Words]]:
+    def _windows(self, rows_BL: corpus.TokenArray) -> Iterator[tuple[corpus.TokenArray, corpus.TokenArray]]:
         """Yield windows without end, each cut when it is needed, as in the trainer.
 
         So a slice of the text on the device is inside of the clock, whoever cuts it.

@@ -95,8 +95,8 @@ def import_run(
         raise UserError("--vocabulary must name a file with a word a line, in the order of the ids")
     run = origin.read_config() if is_run else new_config({"data": ""})
     file = origin.weights if is_run else origin.path
-    words, renamings = _read_vocabulary(Path(vocabulary or origin.vocabulary))
-    sizes, weights, sentence = recognition.recognize(read_tensors(file), len(words))
+    run_vocabulary, renamings = _read_vocabulary(Path(vocabulary or origin.vocabulary))
+    sizes, weights, sentence = recognition.recognize(read_tensors(file), len(run_vocabulary))
     run = dataclasses.replace(
         run,
         choice=run.choice
@@ -109,8 +109,8 @@ def import_run(
     run_folders.refuse_existing(path, overwrite=overwrite, init_from=file)
     directory = RunDirectory(path)
     with directory.lock():
-        directory.create(run, words)
-        directory.write_weights(weights, run, words, best=None)
+        directory.create(run, run_vocabulary)
+        directory.write_weights(weights, run, run_vocabulary, best=None)
     return path, [sentence, *renamings]
 
 
