@@ -45,30 +45,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(argv: list[str], command_start: float) -> int:
-    given = parse_flags(argv)
+    flag_values = parse_flags(argv)
     # These imports take long, so they wait until the flags are known to be right.
     from ptb_lm.training import processes, run_folders
 
-    run_folders.refuse_demo(given.get("resume"))
-    should_start = processes.should_start(given)
+    run_folders.refuse_demo(flag_values.get("resume"))
+    should_start = processes.should_start(flag_values)
     if processes.find_launcher()[1] == 1:  # of several processes, one alone tells it below
-        _check_needed(given)
-    if "seeds" in given:
+        _check_needed(flag_values)
+    if "seeds" in flag_values:
         from ptb_lm.training import seeds
 
-        return seeds.train(given, lambda command: _train(command, time.perf_counter()))
+        return seeds.train(flag_values, lambda command: _train(command, time.perf_counter()))
     if should_start:
-        return processes.start(given, argv)
-    with processes.join(given) as ranks:
-        _check_needed(given)
+        return processes.start(flag_values, argv)
+    with processes.join(flag_values) as ranks:
+        _check_needed(flag_values)
         from ptb_lm.training import launch
 
-        return launch.train(given, shlex.join(argv), command_start=command_start, ranks=ranks)
+        return launch.train(flag_values, shlex.join(argv), command_start=command_start, ranks=ranks)
 
 
-def _check_needed(given: dict[str, Any]) -> None:
+def _check_needed(flag_values: dict[str, Any]) -> None:
     for name, other in NEEDED.items():
-        if given.get(name) and other not in given:
+        if flag_values.get(name) and other not in flag_values:
             raise UserError(f"{flags.flag_name(name)} needs {flags.flag_name(other)}")
 
 

@@ -73,7 +73,7 @@ def train_run(data: Path, run: Path, *more: str) -> Path:
 
 
 def write_run(
-    folder: Path, words: Sequence[str], *, weights: Mapping[str, np.ndarray] | None = None, **given: Any
+    folder: Path, words: Sequence[str], *, weights: Mapping[str, np.ndarray] | None = None, **flag_values: Any
 ) -> Path:
     """Write a run that was not trained: its weights are random, biases too. Return its folder.
 
@@ -81,16 +81,16 @@ def write_run(
         folder: Folder of the run.
         words: The vocabulary.
         weights: Others than the random ones.
-        given: Flags of a training run, by name.
+        flag_values: Flags of a training run, by name.
     """
     from ptb_lm.data.vocabulary import Vocabulary
     from ptb_lm.training import run_flags
     from ptb_lm.training.run_directory import RunDirectory
 
     sizes = {"hidden_size": 7, "num_steps": 5, "batch_size": 3, "device": "cpu"}
-    if "layer_sizes" in given:
+    if "layer_sizes" in flag_values:
         del sizes["hidden_size"]
-    run = run_flags.new_config({**sizes, **given})
+    run = run_flags.new_config({**sizes, **flag_values})
     vocabulary, directory = Vocabulary(words), RunDirectory(folder)
     weights = weights or random_weights(run.hyperparameters, len(words), seed=1)
     directory.create(run, vocabulary)

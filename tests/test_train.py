@@ -155,7 +155,7 @@ def test_a_new_run_is_refused(flags: list[str], key: str, refused: Callable[...,
 
 
 @pytest.mark.parametrize(
-    ("given", "averages"),
+    ("flag_values", "averages"),
     [
         ({"config": "medium", "average_after_stall": 5}, (0, 5)),
         ({"config": "awd", "average_epochs": 0.5}, (0.5, 0)),
@@ -165,9 +165,9 @@ def test_a_new_run_is_refused(flags: list[str], key: str, refused: Callable[...,
     ids=str,
 )
 def test_an_average_that_is_given_takes_the_place_of_the_preset_s(
-    given: dict[str, Any], averages: tuple[float, int]
+    flag_values: dict[str, Any], averages: tuple[float, int]
 ) -> None:
-    config = run_flags.new_config(given).hyperparameters
+    config = run_flags.new_config(flag_values).hyperparameters
     assert (config.average_epochs, config.average_after_stall) == averages
 
 
@@ -879,8 +879,8 @@ def test_the_preset_and_the_flags_make_the_configuration(data: Path, tmp_path: P
 
 @pytest.mark.parametrize("recipe", [None, "default", "tutorial"])
 def test_the_recipe_decides_how_a_preset_is_trained(recipe: str | None) -> None:
-    given = {"config": "medium", "keep_prob": 0.9, **({"recipe": recipe} if recipe else {})}
-    run = run_flags.new_config(given)
+    flag_values = {"config": "medium", "keep_prob": 0.9, **({"recipe": recipe} if recipe else {})}
+    run = run_flags.new_config(flag_values)
     assert run.recipe == (recipe or "default")
     assert run.hyperparameters == RECIPES[recipe or "default"]["medium"].replace(keep_prob=0.9)
 

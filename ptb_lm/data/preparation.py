@@ -233,18 +233,18 @@ def effective_settings(preparation: Preparation | None) -> dict[str, Any]:
 FIELDS = tuple(each.name for each in dataclasses.fields(Preparation))
 
 
-def from_flags(given: Mapping[str, Any], data: str, *, is_file: bool) -> Preparation | None:
+def from_flags(flag_values: Mapping[str, Any], data: str, *, is_file: bool) -> Preparation | None:
     """Return the preparation that the flags ask for; None if the text is already prepared.
 
     Args:
-        given: The flags that were given, by name.
+        flag_values: The flags that were given, by name.
         data: The value of --data.
         is_file: True if it is a single file, which has no splits.
 
     Raises:
         UserError: A value is impossible, or the text is prepared already.
     """
-    values = {name: given[name] for name in FIELDS if name in given}
+    values = {name: flag_values[name] for name in FIELDS if name in flag_values}
     if data in BUILT_IN:
         if values:
             raise UserError(

@@ -40,29 +40,29 @@ class Taken:
 
 
 def choose_safe(
-    given: Mapping[str, Any], *, cell: str, registry: Mapping[str, Framework] = FRAMEWORKS
+    flag_values: Mapping[str, Any], *, cell: str, registry: Mapping[str, Framework] = FRAMEWORKS
 ) -> Choice:
     """Return the choices of the user, with a safe model and precision where there are none of his.
 
     Nothing is imported, so nothing is known of the machine.
 
     Args:
-        given: Flags by name, those of choices among them.
+        flag_values: The flags that were given, by name.
         cell: Cell that the model must compute, if the framework can.
         registry: Frameworks to choose from.
 
     Raises:
         UserError: As for `Choice`.
     """
-    given = {
+    values = {
         "framework": "torch",
         "precision": SAFE_PRECISION,
-        **{name: given[name] for name in CHOICE_NAMES if name in given},
+        **{name: flag_values[name] for name in CHOICE_NAMES if name in flag_values},
     }
-    name = given["framework"]
+    name = values["framework"]
     row = registry.get(name)
-    if row is not None and "model" not in given:
-        wanted = [value for kind in ("execution", "unroll", "precision") if (value := given.get(kind))]
+    if row is not None and "model" not in values:
+        wanted = [value for kind in ("execution", "unroll", "precision") if (value := values.get(kind))]
         possible = [
             model
             for model in SAFE_MODELS
@@ -70,8 +70,8 @@ def choose_safe(
             and model in cells.CELLS[cell].layers.get(name, ())
             and not any((model, value) in row.refusals for value in wanted)
         ]
-        given["model"] = possible[0] if possible else SAFE_MODELS[0]  # whose refusal says what is possible
-    return Choice.create(registry, **given)
+        values["model"] = possible[0] if possible else SAFE_MODELS[0]  # whose refusal says what is possible
+    return Choice.create(registry, **values)
 
 
 def choose(choice: Choice, config: Config, *, fixed: Collection[str], ranks: Ranks = SINGLE_PROCESS) -> Taken:

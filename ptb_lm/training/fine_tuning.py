@@ -19,7 +19,7 @@ from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.training import run_data, run_folders, tensors
 from ptb_lm.training.run_config import InitFrom, RunConfig
 from ptb_lm.training.run_directory import RunDirectory
-from ptb_lm.training.run_flags import INIT_FROM_RATE, check_effects, contradictions, with_given
+from ptb_lm.training.run_flags import INIT_FROM_RATE, check_effects, contradictions, with_flags
 
 HELD_OUT = ("valid_fraction", "test_fraction")
 STRUCTURE = tuple(each.name for each in HYPERPARAMETERS if each.structural)
@@ -57,8 +57,8 @@ class Start:
         model, digest = tensors.with_digest(directory.weights, directory.read_model)
         return cls(directory, *model, weights_sha256=digest)
 
-    def config(self, given: Mapping[str, Any]) -> RunConfig:
-        """Return the configuration of a new run that starts from this one, from the given flags by name.
+    def config(self, flag_values: Mapping[str, Any]) -> RunConfig:
+        """Return the configuration of a new run that starts from this one, from the flags that were given.
 
         Without --data its text is that of this run.
 
@@ -67,34 +67,34 @@ class Start:
                 is not there.
         """
         before = self.run.hyperparameters
-        for name, (here, there) in contradictions(self.run, given).items():
+        for name, (here, there) in contradictions(self.run, flag_values).items():
             if name in ("config", "recipe", *STRUCTURE):
                 raise UserError(f"{here} contradicts the run {self.directory.path}, which has {there}")
-        check_effects(before, {name: value for name, value in given.items() if name in STRUCTURE})
-        self._check_scales(given)
-        given = {
+        check_effects(before, {name: value for name, value in flag_values.items() if name in STRUCTURE})
+        self._check_scales(flag_values)
+        flag_values = {
             "framework": self.run.choice.framework,
-            **({} if "data" in given else self._own_text()),
-            **given,
+            **({} if "data" in flag_values else self._own_text()),
+            **flag_values,
         }
-        data = given["data"]
+        data = flag_values["data"]
         return RunConfig(
             config=self.run.config,
             recipe=self.run.recipe,
             data=data,
-            choice=fastest.choose_safe(given, cell=before.cell),
-            hyperparameters=with_given(
+            choice=fastest.choose_safe(flag_values, cell=before.cell),
+            hyperparameters=with_flags(
                 before.replace(learning_rate=before.learning_rate * INIT_FROM_RATE),
-                {name: value for name, value in given.items() if name not in STRUCTURE},
+                {name: value for name, value in flag_values.items() if name not in STRUCTURE},
             ),
-            preparation=self._preparation(given, data),
-            text_column=given.get("text_column"),
+            preparation=self._preparation(flag_values, data),
+            text_column=flag_values.get("text_column"),
         )
 
-    def _check_scales(self, given: Mapping[str, Any]) -> None:
+    def _check_scales(self, flag_values: Mapping[str, Any]) -> None:
         """Refuse a range of first weights if none of them are drawn: only those of new words are."""
-        not_drawn = ("layer_init_scale",) if "extend_vocabulary" in given else INITIAL_SCALES
-        if idle := [name for name in not_drawn if name in given]:
+        not_drawn = ("layer_init_scale",) if "extend_vocabulary" in flag_values else INITIAL_SCALES
+        if idle := [name for name in not_drawn if name in flag_values]:
             raise UserError(
                 f"{flag_list(idle)} would change nothing: --init-from begins with the weights of "
                 f"{self.directory.path}"
@@ -107,14 +107,14 @@ class Start:
         own = {name: getattr(self.run.preparation, name) for name in held_out}
         return {"data": data, "text_column": self.run.text_column, **own}
 
-    def _preparation(self, given: Mapping[str, Any], data: str) -> Preparation | None:
-        limits = [name for name in ("min_count", "vocab_size") if name in given]
-        if limits and "extend_vocabulary" not in given:
+    def _preparation(self, flag_values: Mapping[str, Any], data: str) -> Preparation | None:
+        limits = [name for name in ("min_count", "vocab_size") if name in flag_values]
+        if limits and "extend_vocabulary" not in flag_values:
             raise UserError(
                 f"{flag_list(limits)} selects new words, but --init-from keeps the words of its run; "
                 "add --extend-vocabulary to get new ones"
             )
-        preparation = from_flags(given, data, is_file=Path(data).is_file())
+        preparation = from_flags(flag_values, data, is_file=Path(data).is_file())
         run_preparation = self.run.preparation
         if run_preparation is not None and run_preparation.tokenize == "characters" and data in BUILT_IN:
             raise UserError(
@@ -123,7 +123,7 @@ class Start:
         if run_preparation is None or data in BUILT_IN:
             return preparation
         for name in TREATMENT:
-            if name in given and given[name] != getattr(run_preparation, name):
+            if name in flag_values and flag_values[name] != getattr(run_preparation, name):
                 raise UserError(
                     f"{flag_list([name])} contradicts the run {self.directory.path}, whose text was prepared "
                     f"with {name} = {getattr(run_preparation, name)}; leave the flag out"

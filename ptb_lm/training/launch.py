@@ -45,7 +45,7 @@ class TrainRequest:
 
     Attributes:
         command: Command line, for the record.
-        given: Flags that were given, by name.
+        flag_values: The flags that were given, by name.
         run: Configuration of the run.
         directory: Folder of the run, and the processes that train it together.
         found: Configuration in the folder of a run that is resumed; None: the run is new.
@@ -55,7 +55,7 @@ class TrainRequest:
     """
 
     command: str
-    given: Mapping[str, Any]
+    flag_values: Mapping[str, Any]
     run: RunConfig
     directory: RunDirectory
     found: RunConfig | None = None
@@ -65,12 +65,12 @@ class TrainRequest:
 
 
 def train(
-    given: dict[str, Any], command_line: str, *, command_start: float, ranks: Ranks = SINGLE_PROCESS
+    flag_values: dict[str, Any], command_line: str, *, command_start: float, ranks: Ranks = SINGLE_PROCESS
 ) -> int:
     """Train as the flags say; return the exit status.
 
     Args:
-        given: Flags that were given, by name.
+        flag_values: The flags that were given, by name.
         command_line: Command line as it was typed, for the record.
         command_start: Time when the command started, by time.perf_counter.
         ranks: Processes that train this run together.
@@ -81,52 +81,56 @@ def train(
         LostRankError: Another process ended; the run directory has the newest state.
     """
     load = host.Load()
-    given = with_global_batch(given, ranks.size * ranks.devices)
-    request = parse_request(given, f"{cli.TRAIN} {command_line}".strip(), ranks)
+    flag_values = with_global_batch(flag_values, ranks.size * ranks.devices)
+    request = parse_request(flag_values, f"{cli.TRAIN} {command_line}".strip(), ranks)
     # Everything that can be wrong is found out before anything is written.
     request, corpus, model = prepare(request)
     return run(request, corpus, model, load=load, command_start=command_start)
 
 
-def parse_request(given: dict[str, Any], command: str, ranks: Ranks) -> TrainRequest:
+def parse_request(flag_values: dict[str, Any], command: str, ranks: Ranks) -> TrainRequest:
     """Return the training that the flags ask for, checked as far as that is possible without the text.
 
     Args:
-        given: Flags that were given, by name.
+        flag_values: The flags that were given, by name.
         command: Command line, for the record.
         ranks: Processes that train the run together.
 
     Raises:
         UserError: The flags contradict each other, the run or the folder.
     """
-    resume = given.get("resume")
-    if resume is None and processes.is_restarted(given.get("run_dir"), command, ranks):
-        resume = given["run_dir"]
-        given = {name: value for name, value in given.items() if name not in NEW_RUN_FLAGS}
+    resume = flag_values.get("resume")
+    if resume is None and processes.is_restarted(flag_values.get("run_dir"), command, ranks):
+        resume = flag_values["run_dir"]
+        flag_values = {name: value for name, value in flag_values.items() if name not in NEW_RUN_FLAGS}
     if resume is not None:
         directory = RunDirectory(resume, ranks)
         found = directory.read_config()
         return TrainRequest(
             command=command,
-            given=given,
-            run=resumed_config(found, given),
+            flag_values=flag_values,
+            run=resumed_config(found, flag_values),
             directory=directory,
             found=found,
             vocabulary=directory.read_vocabulary(),
         )
-    start = ranks.run_on_first(lambda: Start.read(given["init_from"])) if "init_from" in given else None
-    config = start.config(given) if start else new_config(given)
-    if "run_dir" in given:
-        path, overwrite = given["run_dir"], bool(given.get("overwrite"))
+    start = (
+        ranks.run_on_first(lambda: Start.read(flag_values["init_from"]))
+        if "init_from" in flag_values
+        else None
+    )
+    config = start.config(flag_values) if start else new_config(flag_values)
+    if "run_dir" in flag_values:
+        path, overwrite = flag_values["run_dir"], bool(flag_values.get("overwrite"))
         source = start.directory.weights if start else None
         ranks.run_on_first(lambda: run_folders.refuse_existing(path, overwrite=overwrite, init_from=source))
     if ranks.size == 1:  # otherwise all of them load the text together
         run_data.check_folder(config)  # which is told before the framework is imported
-    config, reason = with_fastest(config, given, ranks)
-    path = given.get("run_dir") or ranks.run_on_first(lambda: run_folders.default_path(config))
+    config, reason = with_fastest(config, flag_values, ranks)
+    path = flag_values.get("run_dir") or ranks.run_on_first(lambda: run_folders.default_path(config))
     return TrainRequest(
         command=command,
-        given=given,
+        flag_values=flag_values,
         run=config,
         directory=RunDirectory(path, ranks),
         vocabulary=start.vocabulary if start else None,
@@ -180,8 +184,8 @@ def run(
         UserError: Another process uses the run directory, or there is not enough memory for a step.
         LostRankError: Another process ended; the run directory has the newest state.
     """
-    given, config, directory, ranks = request.given, request.run, request.directory, request.directory.ranks
-    if request.found is None and "run_dir" not in given:
+    config, directory, ranks = request.run, request.directory, request.directory.ranks
+    if request.found is None and "run_dir" not in request.flag_values:
         path = directory.path
         directory = RunDirectory(ranks.run_on_first(lambda: run_folders.create_folder(path)), ranks)
     with directory.lock(), StopRequest(is_one_of_several=ranks.size > 1) as stop:
@@ -194,7 +198,7 @@ def run(
             stop=stop,
             command=request.command,
             command_start=command_start,
-            log_seconds=given.get("log_interval", display.LOG_SECONDS),
+            log_seconds=request.flag_values.get("log_interval", display.LOG_SECONDS),
         )
         trainer.environment |= processes.torchrun_job()
         if request.found is None:
@@ -212,7 +216,7 @@ def run(
                 return 0
             directory.remove_leftovers()
             directory.write_config(config)
-        if request.start and "data" not in given:
+        if request.start and "data" not in request.flag_values:
             cli.try_print_line(f"without --data, the text is that of {request.start.directory.path}")
         if request.reason:
             cli.try_print_line(request.reason)
@@ -220,7 +224,7 @@ def run(
         if request.found is not None:
             before = request.found.hyperparameters
             display.print_resumed(trainer.progress, before, config.hyperparameters, trainer.plan)
-        how_to_continue = processes.how_to_continue(directory.path, given, ranks, config.choice)
+        how_to_continue = processes.how_to_continue(directory.path, request.flag_values, ranks, config.choice)
         processes.store_continuation(how_to_continue, ranks)
         try:
             result = trainer.train()
@@ -241,7 +245,7 @@ def run(
 def _check_unchanged(request: TrainRequest, directory: RunDirectory) -> None:
     """Check that no other process has been at work in the folder since this one looked at it."""
     if request.found is None:
-        path, overwrite = directory.path, bool(request.given.get("overwrite"))
+        path, overwrite = directory.path, bool(request.flag_values.get("overwrite"))
         directory.ranks.run_on_first(lambda: run_folders.refuse_existing(path, overwrite=overwrite))
     elif directory.read_config() != request.found:
         raise UserError(f"another process has changed {directory.config}; try again")
@@ -257,10 +261,12 @@ def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:
     if request.found is not None:
         assert vocabulary is not None
         corpus = run_data.load_again(
-            config, vocabulary, moved_to=request.given.get("data"), whose=str(request.directory.path)
+            config, vocabulary, moved_to=request.flag_values.get("data"), whose=str(request.directory.path)
         )
     else:
-        corpus = run_data.load_first(config, vocabulary, extend=bool(request.given.get("extend_vocabulary")))
+        corpus = run_data.load_first(
+            config, vocabulary, extend=bool(request.flag_values.get("extend_vocabulary"))
+        )
     WindowPlan(corpus, config.hyperparameters, seed=config.choice.seed)  # refuses a split that is too short
     return run_data.with_source(config, corpus), corpus
 

@@ -52,77 +52,77 @@ def _world_size() -> int:
     return size
 
 
-def should_start(given: Mapping[str, Any]) -> bool:
+def should_start(flag_values: Mapping[str, Any]) -> bool:
     """Return whether --devices asks for processes that are still to be started.
 
     Args:
-        given: The flags, by name.
+        flag_values: The flags that were given, by name.
 
     Raises:
         UserError: A launcher has started another number of them, or --seeds asks it for several runs.
     """
-    (name, size), devices = find_launcher(), given.get("devices", 1)
-    if size > 1 and "seeds" in given:
+    (name, size), devices = find_launcher(), flag_values.get("devices", 1)
+    if size > 1 and "seeds" in flag_values:
         raise UserError(f"--seeds does not go with {name}; --devices trains each seed on several devices")
     if size > 1 and devices not in (1, size):
         raise UserError(f"--devices {devices} does not match the {size} processes that {name} names")
-    row = FRAMEWORKS[_framework(given)]
+    row = FRAMEWORKS[_framework(flag_values)]
     return devices > size and bool(row.start)
 
 
-def start(given: dict[str, Any], command: Sequence[str]) -> int:
+def start(flag_values: dict[str, Any], command: Sequence[str]) -> int:
     """Start processes on this machine that train together, and wait for them; return the exit status.
 
     Args:
-        given: The flags, by name; --devices is one of them.
+        flag_values: The flags that were given, by name; --devices is one of them.
         command: Command line of ptb_lm.train.
 
     Raises:
         UserError: The batch cannot be shared by so many.
     """
-    choice = Choice.create(framework=_framework(given))
-    if "batch_size_per_device" not in given:
-        check_divisible(_batch_size(given), given["devices"])
+    choice = Choice.create(framework=_framework(flag_values))
+    if "batch_size_per_device" not in flag_values:
+        check_divisible(_batch_size(flag_values), flag_values["devices"])
     os.environ[TYPED_COMMAND] = cli.command_name("train")  # which they name
     status: int = choice.import_function(choice.framework_row.start)(
         [sys.executable, *cli.TRAIN.split()[1:], *command],
-        processes=given["devices"],
-        device=_device(given),
+        processes=flag_values["devices"],
+        device=_device(flag_values),
     )
     return status
 
 
-def _batch_size(given: dict[str, Any]) -> int:
+def _batch_size(flag_values: dict[str, Any]) -> int:
     """Return the batch of a run that is still to be started or resumed.
 
     Raises:
         UserError: The flags contradict each other or that run.
     """
-    if "resume" in given:
-        run = resumed_config(RunDirectory(given["resume"]).read_config(), given)
-    elif "init_from" in given:
-        run = Start.read(given["init_from"]).config(given)
+    if "resume" in flag_values:
+        run = resumed_config(RunDirectory(flag_values["resume"]).read_config(), flag_values)
+    elif "init_from" in flag_values:
+        run = Start.read(flag_values["init_from"]).config(flag_values)
     else:
-        run = new_config(given)
+        run = new_config(flag_values)
     return run.hyperparameters.batch_size
 
 
 @contextlib.contextmanager
-def join(given: Mapping[str, Any]) -> Iterator[Ranks]:
+def join(flag_values: Mapping[str, Any]) -> Iterator[Ranks]:
     """Yield the processes of this training, once all of them are there; one alone reports an error of all.
 
     Args:
-        given: The flags, by name.
+        flag_values: The flags that were given, by name.
 
     Raises:
         UserError: They did not find each other, or they are not as many as was said; or there is one device
             alone, and what is sent between devices is to be rounded.
         LostRankError: One of them ended.
     """
-    reduce_precision = given.get("reduce_precision", REDUCE_PRECISIONS[0])
+    reduce_precision = flag_values.get("reduce_precision", REDUCE_PRECISIONS[0])
     launcher, size = find_launcher()
     if size == 1:
-        devices = given.get("devices", 1)
+        devices = flag_values.get("devices", 1)
         if devices == 1 and reduce_precision != REDUCE_PRECISIONS[0]:
             raise UserError(
                 f"--reduce-precision {reduce_precision} is for several devices, and there is one; "
@@ -130,11 +130,11 @@ def join(given: Mapping[str, Any]) -> Iterator[Ranks]:
             )
         yield Ranks(devices, reduce_precision=reduce_precision)
         return
-    choice = Choice.create(framework=_framework(given))
+    choice = Choice.create(framework=_framework(flag_values))
     if not choice.framework_row.join:
         raise UserError(f"{choice.framework} trains in one process here; --framework torch trains in several")
     ranks: Any = choice.import_function(choice.framework_row.join)(
-        device=_device(given), reduce_precision=reduce_precision
+        device=_device(flag_values), reduce_precision=reduce_precision
     )
     try:
         if ranks.size != size:
@@ -157,17 +157,17 @@ def join(given: Mapping[str, Any]) -> Iterator[Ranks]:
         ranks.leave()
 
 
-def how_to_continue(path: Path, given: Mapping[str, Any], ranks: Ranks, choice: Choice) -> str:
+def how_to_continue(path: Path, flag_values: Mapping[str, Any], ranks: Ranks, choice: Choice) -> str:
     """Return the clause that says how to continue a run on as many devices, with the same numbers.
 
     Args:
         path: Folder of the run.
-        given: Flags by name.
+        flag_values: The flags that were given, by name.
         ranks: Processes that train the run.
         choice: Choices of the run.
     """
     command, start = ["--resume", str(path)], ""
-    if (devices := given.get("devices", 1)) > 1:
+    if (devices := flag_values.get("devices", 1)) > 1:
         command += ["--devices", str(devices)]
     elif ranks.size > 1:
         start = " the same TF_CONFIG" if find_launcher()[0] == "TF_CONFIG" else " the same launcher"
@@ -211,29 +211,29 @@ def _silent() -> Iterator[None]:
             streams.terminal = terminal
 
 
-def _framework(given: Mapping[str, Any]) -> str:
+def _framework(flag_values: Mapping[str, Any]) -> str:
     """Return the name of the framework that the flags mean; of a run on another machine, the first.
 
     A flag changes the framework of --init-from. That of --resume stays.
     """
-    run = _find_choice(given, "resume")
-    if run is None and "framework" not in given:
-        run = _find_choice(given, "init_from")
-    return run.framework if run else given.get("framework") or DEFAULT
+    run = _find_choice(flag_values, "resume")
+    if run is None and "framework" not in flag_values:
+        run = _find_choice(flag_values, "init_from")
+    return run.framework if run else flag_values.get("framework") or DEFAULT
 
 
-def _device(given: Mapping[str, Any]) -> str:
+def _device(flag_values: Mapping[str, Any]) -> str:
     """Return the value of --device, or that of the run that is resumed, if this machine has its folder."""
-    if "device" not in given and (run := _find_choice(given, "resume")):
+    if "device" not in flag_values and (run := _find_choice(flag_values, "resume")):
         return run.device
-    return given.get("device") or DEVICES[0]
+    return flag_values.get("device") or DEVICES[0]
 
 
-def _find_choice(given: Mapping[str, Any], flag: str) -> Choice | None:
+def _find_choice(flag_values: Mapping[str, Any], flag: str) -> Choice | None:
     """Return the choices of the run that a flag names, if it is given and this machine has the folder."""
-    if flag in given:
+    if flag in flag_values:
         with contextlib.suppress(UserError):  # which is said later, by all
-            return run_folders.find(given[flag]).read_config().choice
+            return run_folders.find(flag_values[flag]).read_config().choice
     return None
 
 

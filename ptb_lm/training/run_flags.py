@@ -44,33 +44,33 @@ IDLE: Sequence[tuple[Sequence[str], str, Callable[[Any], bool]]] = (
 INIT_FROM_RATE = 0.5  # share of the other run's learning rate that a run with --init-from has
 
 
-def new_config(given: dict[str, Any]) -> RunConfig:
-    """Return the configuration of a new run from the flags that were given, by name.
+def new_config(flag_values: dict[str, Any]) -> RunConfig:
+    """Return the configuration of a new run from the flags that were given.
 
     Of a model and a precision that no flag names it has safe ones; `with_fastest` replaces them.
     """
-    data = given.get("data", "ptb")
-    preset = given.get("config", "demo" if data == "synthetic" else "small")
-    recipe = given.get("recipe", "default")
-    hyperparameters = with_given(RECIPES[recipe][preset], given)
+    data = flag_values.get("data", "ptb")
+    preset = flag_values.get("config", "demo" if data == "synthetic" else "small")
+    recipe = flag_values.get("recipe", "default")
+    hyperparameters = with_flags(RECIPES[recipe][preset], flag_values)
     return RunConfig(
         config=preset,
         recipe=recipe,
         data=data,
-        choice=fastest.choose_safe(given, cell=hyperparameters.cell),
+        choice=fastest.choose_safe(flag_values, cell=hyperparameters.cell),
         hyperparameters=hyperparameters,
-        preparation=from_flags(given, data, is_file=Path(data).is_file()),
-        text_column=given.get("text_column"),
+        preparation=from_flags(flag_values, data, is_file=Path(data).is_file()),
+        text_column=flag_values.get("text_column"),
     )
 
 
-def with_given(config: Config, given: Mapping[str, Any]) -> Config:
-    """Return hyper-parameters with the given ones, by name, in their place.
+def with_flags(config: Config, flag_values: Mapping[str, Any]) -> Config:
+    """Return the hyper-parameters with those that flags give in their place.
 
     Raises:
         UserError: One is impossible or has no effect, or two contradict each other.
     """
-    changes = {each.name: given[each.name] for each in HYPERPARAMETERS if each.name in given}
+    changes = {each.name: flag_values[each.name] for each in HYPERPARAMETERS if each.name in flag_values}
     for name, other in (AVERAGES, reversed(AVERAGES)):
         if changes.get(name):
             changes.setdefault(other, getattr(Config, other))  # not the preset's
@@ -84,12 +84,12 @@ def with_given(config: Config, given: Mapping[str, Any]) -> Config:
     elif changes.keys() & {"num_layers", "hidden_size"}:
         changes["layer_sizes"] = ()  # those of the preset
     changed = config.replace(**changes)
-    if changed.optimizer != config.optimizer and "learning_rate" not in given:
+    if changed.optimizer != config.optimizer and "learning_rate" not in flag_values:
         raise UserError(
             f"--optimizer {changed.optimizer} needs a --learning-rate: {config.learning_rate:g} is that of "
             f"{config.optimizer}"
         )
-    check_effects(changed, given)
+    check_effects(changed, flag_values)
     if changed.vary_num_steps and changed.num_steps < 2 * SHORTEST_WINDOW:
         raise UserError(
             f"--vary-num-steps draws lengths of at least {SHORTEST_WINDOW}, around --num-steps and "
@@ -98,7 +98,7 @@ def with_given(config: Config, given: Mapping[str, Any]) -> Config:
     return changed
 
 
-def check_effects(config: Config, given: Mapping[str, Any]) -> None:
+def check_effects(config: Config, flag_values: Mapping[str, Any]) -> None:
     """Check that each given hyper-parameter has an effect in a configuration.
 
     What only a run's few epochs leave idle is taken, such as an average that begins later: quick trials of a
@@ -108,18 +108,18 @@ def check_effects(config: Config, given: Mapping[str, Any]) -> None:
         UserError: One has none.
     """
     places = [name for name in PLACES_OF_DROPOUT if config.num_layers > 1 or name != BETWEEN_LAYERS]
-    if "keep_prob" in given and all(getattr(config, name) for name in places):
+    if "keep_prob" in flag_values and all(getattr(config, name) for name in places):
         raise UserError(f"--keep-prob would change nothing with {flag_list(places)}")
-    if BETWEEN_LAYERS in given and BETWEEN_LAYERS not in places:
+    if BETWEEN_LAYERS in flag_values and BETWEEN_LAYERS not in places:
         raise UserError(f"{flag_name(BETWEEN_LAYERS)} would change nothing in a single layer")
     for names, field, is_idle in IDLE:
-        idle, value = [name for name in names if name in given], getattr(config, field)
+        idle, value = [name for name in names if name in flag_values], getattr(config, field)
         if idle and is_idle(value):
             raise UserError(f"{flag_list(idle)} would change nothing with {flag_name(field)} {value}")
 
 
 def with_fastest(
-    config: RunConfig, given: Mapping[str, Any], ranks: Ranks = SINGLE_PROCESS
+    config: RunConfig, flag_values: Mapping[str, Any], ranks: Ranks = SINGLE_PROCESS
 ) -> tuple[RunConfig, str]:
     """Return a new run's configuration with the fastest model and precision, and a sentence that says why.
 
@@ -128,37 +128,37 @@ def with_fastest(
 
     Args:
         config: Configuration by `new_config`, or by Start.config.
-        given: Flags by name.
+        flag_values: The flags that were given, by name.
         ranks: Processes that train the run together.
 
     Raises:
         UserError: The model does not compute the cell, or the framework is not installed.
     """
     config.choice.check_cell(config.hyperparameters.cell)  # before the framework is imported
-    fixed = [name for name in fastest.OPEN if name in given]
+    fixed = [name for name in fastest.OPEN if name in flag_values]
     taken = fastest.choose(config.choice, config.hyperparameters, fixed=fixed, ranks=ranks)
     return dataclasses.replace(config, choice=taken.choice), taken.reason
 
 
-def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
+def resumed_config(run: RunConfig, flag_values: dict[str, Any]) -> RunConfig:
     """Return the run's configuration with the flags given now, where they may differ."""
     if run.imported:
         raise UserError(
             "an imported run has no state of a training that could be resumed; --init-from starts a new run "
             "from its weights"
         )
-    if "init_from" in given:
+    if "init_from" in flag_values:
         raise UserError("--init-from starts a new run and cannot be combined with --resume")
     preparation = {
         **(effective_settings(run.preparation) if run.preparation else {}),
         "text_column": run.text_column,
     }
     for name in (*FIELDS, "text_column"):
-        if name in given and given[name] != preparation.get(name):
+        if name in flag_values and flag_values[name] != preparation.get(name):
             raise UserError(
                 f"{flag_name(name)} would change the text of the run; a resumed run cannot do that"
             )
-    for name, (here, there) in contradictions(run, given).items():
+    for name, (here, there) in contradictions(run, flag_values).items():
         if name not in RESUMABLE:
             raise UserError(
                 f"{here} differs from the run's {there}; a resumed run can change {flag_list(CHANGEABLE)} "
@@ -166,57 +166,57 @@ def resumed_config(run: RunConfig, given: dict[str, Any]) -> RunConfig:
                 + ("; --init-from starts a new run from its weights" if name in CHOICE_NAMES else "")
             )
     hyperparameters = run.hyperparameters.replace(
-        **{name: given[name] for name in RESUMABLE_HYPERPARAMETERS if name in given}
+        **{name: flag_values[name] for name in RESUMABLE_HYPERPARAMETERS if name in flag_values}
     )
-    check_effects(hyperparameters, given)
+    check_effects(hyperparameters, flag_values)
     return dataclasses.replace(
         run,
-        data=given.get("data", run.data),
-        source=None if "data" in given else run.source,
-        choice=dataclasses.replace(run.choice, device=given.get("device", run.choice.device)),
+        data=flag_values.get("data", run.data),
+        source=None if "data" in flag_values else run.source,
+        choice=dataclasses.replace(run.choice, device=flag_values.get("device", run.choice.device)),
         hyperparameters=hyperparameters,
     )
 
 
-def contradictions(run: RunConfig, given: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+def contradictions(run: RunConfig, flag_values: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return the given flags that say something else than a run: by name, the flag and the run's value.
 
     Both are as a person types them; the value of a switch is its flag. Where several values describe the same
     layers, or the same embedding, each may be given. An embedding size of 0 stands for the top layer's width.
     """
-    values, meant = {**run.settings, **run.hyperparameters.given_sizes}, dict(given)
-    if given.get("embedding_size") == 0:
+    values, meant = {**run.settings, **run.hyperparameters.given_sizes}, dict(flag_values)
+    if flag_values.get("embedding_size") == 0:
         meant["embedding_size"] = run.hyperparameters.hidden_sizes[-1]  # what 0 stands for
     found = {}
-    for name in given:
+    for name in flag_values:
         if name in values and meant[name] != (value := values[name]):
-            here, there = (" ".join(command_words(name, each)) for each in (given[name], value))
+            here, there = (" ".join(command_words(name, each)) for each in (flag_values[name], value))
             found[name] = here, there if isinstance(value, bool) else format_value(value)
     return found
 
 
-def with_global_batch(given: dict[str, Any], devices: int) -> dict[str, Any]:
+def with_global_batch(flag_values: dict[str, Any], devices: int) -> dict[str, Any]:
     """Return the flags with --batch-size in place of --batch-size-per-device, and say so.
 
     Args:
-        given: Flags by name.
+        flag_values: The flags that were given, by name.
         devices: Number of devices that train the run, those of all processes.
 
     Raises:
         UserError: Both were given.
     """
-    if "batch_size_per_device" not in given:
-        return given
-    given = {**given}
-    rows = given.pop("batch_size_per_device")
-    if "batch_size" in given:
+    if "batch_size_per_device" not in flag_values:
+        return flag_values
+    flag_values = {**flag_values}
+    rows = flag_values.pop("batch_size_per_device")
+    if "batch_size" in flag_values:
         raise UserError("give --batch-size or --batch-size-per-device, not both")
-    given["batch_size"] = rows * devices
+    flag_values["batch_size"] = rows * devices
     cli.try_print_line(
         f"--batch-size-per-device {rows} on {devices} device{'s' * (devices > 1)} is --batch-size "
-        f"{given['batch_size']}; --learning-rate stays as it is, and such a batch may need another"
+        f"{flag_values['batch_size']}; --learning-rate stays as it is, and such a batch may need another"
     )
-    return given
+    return flag_values
 
 
 def add_text(group: argparse._ArgumentGroup) -> None:

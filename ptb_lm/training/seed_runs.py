@@ -21,28 +21,28 @@ from ptb_lm.training.run_flags import NEW_RUN_FLAGS
 _HYPERPARAMETERS = {each.name for each in HYPERPARAMETERS}
 
 
-def with_earlier_choice(given: dict[str, Any], seeds: Sequence[int], choice: Choice) -> dict[str, Any]:
+def with_earlier_choice(flag_values: dict[str, Any], seeds: Sequence[int], choice: Choice) -> dict[str, Any]:
     """Return the flags with the model and the precision of a seed that was begun, where no flag names them.
 
     All seeds are then computed alike, on whatever machine they continue.
 
     Args:
-        given: Flags by name.
+        flag_values: The flags that were given, by name.
         seeds: Seeds of the runs.
         choice: Choices of the flags.
     """
-    if "run_dir" not in given or given.get("overwrite"):
-        return given
-    for directory in (RunDirectory(given["run_dir"] / f"seed-{seed}") for seed in seeds):
+    if "run_dir" not in flag_values or flag_values.get("overwrite"):
+        return flag_values
+    for directory in (RunDirectory(flag_values["run_dir"] / f"seed-{seed}") for seed in seeds):
         if _has_trained(directory):
             earlier = directory.read_config().choice
             if earlier.framework == choice.framework:
-                return {**{name: getattr(earlier, name) for name in OPEN}, **given}
-    return given
+                return {**{name: getattr(earlier, name) for name in OPEN}, **flag_values}
+    return flag_values
 
 
 def remaining_commands(
-    runs: Mapping[int, RunDirectory], config: RunConfig, start: Start | None, given: Mapping[str, Any]
+    runs: Mapping[int, RunDirectory], config: RunConfig, start: Start | None, flag_values: Mapping[str, Any]
 ) -> dict[int, list[str]]:
     """Return the arguments that start or continue the runs that are not finished, by seed.
 
@@ -52,17 +52,17 @@ def remaining_commands(
         runs: Folders of the runs, by seed.
         config: Configuration that the flags ask for, of any seed.
         start: Run whose weights they start from.
-        given: Flags by name.
+        flag_values: The flags that were given, by name.
 
     Raises:
         UserError: A folder has a run of other flags, or something else; another process is at work in one
             whose run would be replaced; or the text cannot be read.
     """
-    overwrite, init_from = bool(given.get("overwrite")), start.directory.weights if start else None
+    overwrite, init_from = bool(flag_values.get("overwrite")), start.directory.weights if start else None
     existing = [seed for seed, run in runs.items() if _has_trained(run) and not overwrite]
     if existing:
-        config = _with_origins(config, start, extend=bool(given.get("extend_vocabulary")))
-    flags = {name: value for name, value in given.items() if name not in ("seeds", "jobs", "run_dir")}
+        config = _with_origins(config, start, extend=bool(flag_values.get("extend_vocabulary")))
+    flags = {name: value for name, value in flag_values.items() if name not in ("seeds", "jobs", "run_dir")}
     commands = {}
     for seed, run in runs.items():
         if seed in existing:
@@ -79,7 +79,10 @@ def remaining_commands(
 
 
 def how_to_continue(
-    given: dict[str, Any], runs: Mapping[int, RunDirectory], before: Mapping[int, object], choice: Choice
+    flag_values: dict[str, Any],
+    runs: Mapping[int, RunDirectory],
+    before: Mapping[int, object],
+    choice: Choice,
 ) -> str:
     """Return the command that continues all seeds.
 
@@ -87,15 +90,15 @@ def how_to_continue(
     keeps those that have begun.
 
     Args:
-        given: Flags by name, --run-dir among them.
+        flag_values: The flags that were given, by name, --run-dir among them.
         runs: Folders of the runs, by seed.
         before: Identity of each config.json before the first seed was trained, by seed.
         choice: Choices of the flags.
     """
-    replace = bool(given.get("overwrite"))
+    replace = bool(flag_values.get("overwrite"))
     waiting = [seed for seed, run in runs.items() if replace and files.identity(run.config) == before[seed]]
     begun = [seed for seed in runs if seed not in waiting]
-    again = {**given, "overwrite": False}
+    again = {**flag_values, "overwrite": False}
     commands = [again] if begun else []
     if waiting:
         alike = with_earlier_choice(again, begun, choice)
@@ -105,10 +108,12 @@ def how_to_continue(
     )
 
 
-def command_line(given: Mapping[str, Any]) -> list[str]:
+def command_line(flag_values: Mapping[str, Any]) -> list[str]:
     """Return the command line that gives these values by name."""
     # Only hyper-parameters have a --no- flag.
-    kept = {name: value for name, value in given.items() if value is not False or name in _HYPERPARAMETERS}
+    kept = {
+        name: value for name, value in flag_values.items() if value is not False or name in _HYPERPARAMETERS
+    }
     return [word for name, value in kept.items() for word in command_words(name, value)]
 
 

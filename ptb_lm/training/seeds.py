@@ -31,47 +31,49 @@ WATCH_SECONDS = 0.2  # how often a stop is looked for while no run prints anythi
 TrainOne = Callable[[list[str]], int]  # of ptb_lm.train's arguments; returns the exit status
 
 
-def train(given: dict[str, Any], train_one: TrainOne) -> int:
+def train(flag_values: dict[str, Any], train_one: TrainOne) -> int:
     """Train one run per seed, each in its own folder; return the exit status.
 
     Existing runs continue where they stopped. Finished runs stay as they are.
 
     Args:
-        given: Flags that were given, by name.
+        flag_values: The flags that were given, by name.
         train_one: Function that trains a run in this process.
 
     Raises:
         UserError: Something is wrong with the flags, the data or a run directory.
     """
-    seeds, jobs = _parse(given)
-    given = with_global_batch(given, given.get("devices", 1))
-    start = Start.read(given["init_from"]) if "init_from" in given else None
+    seeds, jobs = _parse(flag_values)
+    flag_values = with_global_batch(flag_values, flag_values.get("devices", 1))
+    start = Start.read(flag_values["init_from"]) if "init_from" in flag_values else None
     make_config = start.config if start else new_config
-    given = seed_runs.with_earlier_choice(given, seeds, make_config(given).choice)
-    config = make_config(given)  # of all seeds; refuses what is impossible
+    flag_values = seed_runs.with_earlier_choice(flag_values, seeds, make_config(flag_values).choice)
+    config = make_config(flag_values)  # of all seeds; refuses what is impossible
     run_data.check_folder(config)
     # Where other processes train, they choose: this one would hold a part of the GPU's memory to its end.
-    trains_here = jobs == 1 and not processes.should_start(given)
-    extend = bool(given.get("extend_vocabulary"))  # which draws the weights of new words
+    trains_here = jobs == 1 and not processes.should_start(flag_values)
+    extend = bool(flag_values.get("extend_vocabulary"))  # which draws the weights of new words
     if start and len(seeds) > 1 and not _is_random(config, start, extend=extend):
         raise UserError(
             "--seeds would train the same run for each seed: the weights are those of --init-from, and "
             f"without dropout{' or new words' * extend} or --vary-num-steps nothing else is drawn"
         )
     if trains_here:
-        config, _ = with_fastest(config, given, Ranks(given.get("devices", 1)))
+        config, _ = with_fastest(config, flag_values, Ranks(flag_values.get("devices", 1)))
         # Imported before there is a folder: meanwhile a signal ends the process at once.
         config.choice.builder()
-    model = None if trains_here else given.get("model", AUTO)
-    is_new = "run_dir" not in given
-    folder = given.get("run_dir") or run_folders.create_folder(run_folders.default_path(config, model=model))
-    given = {**given, "run_dir": folder}
+    model = None if trains_here else flag_values.get("model", AUTO)
+    is_new = "run_dir" not in flag_values
+    folder = flag_values.get("run_dir") or run_folders.create_folder(
+        run_folders.default_path(config, model=model)
+    )
+    flag_values = {**flag_values, "run_dir": folder}
     runs = {seed: RunDirectory(folder / f"seed-{seed}") for seed in seeds}
     before = {seed: files.identity(run.config) for seed, run in runs.items()}
-    commands = seed_runs.remaining_commands(runs, config, start, given)
+    commands = seed_runs.remaining_commands(runs, config, start, flag_values)
 
     def print_how_to_continue() -> None:
-        again = seed_runs.how_to_continue(given, runs, before, config.choice)
+        again = seed_runs.how_to_continue(flag_values, runs, before, config.choice)
         streams.print_to_stderr(f"all seeds continue with: {again}")
 
     try:
@@ -99,20 +101,20 @@ def _is_random(config: RunConfig, start: Start, *, extend: bool) -> bool:
     return len(corpus.vocabulary) > len(start.vocabulary)
 
 
-def _parse(given: dict[str, Any]) -> tuple[list[int], int]:
+def _parse(flag_values: dict[str, Any]) -> tuple[list[int], int]:
     """Return --seeds and --jobs, after checking that the other flags go with them."""
-    seeds: list[int] = given["seeds"]
-    if "resume" in given:
+    seeds: list[int] = flag_values["seeds"]
+    if "resume" in flag_values:
         raise UserError(
             "--seeds cannot be combined with --resume: the runs in --run-dir continue by themselves"
         )
     if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
         raise UserError(f"--seeds names {twice[0]} twice")
-    if "run_dir" in given and given["run_dir"].is_file():
-        raise UserError(f"{given['run_dir']} is a file, not a folder for runs")
-    if "run_dir" in given and RunDirectory(given["run_dir"]).config.exists():
-        raise UserError(f"{given['run_dir']} is the folder of a run; give --seeds another --run-dir")
-    return seeds, given.get("jobs", 1)
+    if "run_dir" in flag_values and flag_values["run_dir"].is_file():
+        raise UserError(f"{flag_values['run_dir']} is a file, not a folder for runs")
+    if "run_dir" in flag_values and RunDirectory(flag_values["run_dir"]).config.exists():
+        raise UserError(f"{flag_values['run_dir']} is the folder of a run; give --seeds another --run-dir")
+    return seeds, flag_values.get("jobs", 1)
 
 
 def _train_in_turn(commands: dict[int, list[str]], train_one: TrainOne) -> dict[int, int]:

@@ -70,7 +70,7 @@ def _is_short(value: object) -> bool:
     return isinstance(value, float) and float(f"{value:g}") == value
 
 
-def given(flags: str) -> dict[str, Any]:
+def parse_config_flags(flags: str) -> dict[str, Any]:
     """Return what flags of ptb_lm.train say of a run's configuration, by name."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for name in ("config", "recipe", *CHOICE_NAMES):
@@ -86,7 +86,7 @@ def differences_today(run: RunConfig, flags: str) -> list[str]:
 
     Where it reads and computes does not count.
     """
-    today = given(flags)
+    today = parse_config_flags(flags)
     for name in fastest.OPEN:
         if today.get(name, frameworks.AUTO) == frameworks.AUTO:
             today[name] = getattr(run.choice, name)  # it was chosen when the run began

@@ -326,7 +326,7 @@ def test_fractions_that_leave_no_line_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("flag_values", "problem"),
     [
         ({"min_count": 2, "vocab_size": 9}, "--min-count and --vocab-size"),
         ({"valid_fraction": 0.5, "test_fraction": 0.5}, "sum"),
@@ -337,9 +337,9 @@ def test_fractions_that_leave_no_line_are_refused(tmp_path: Path) -> None:
         ({"min_count": 0}, "--min-count .*least 1"),
     ],
 )
-def test_impossible_values_are_refused(given: dict[str, float], problem: str) -> None:
+def test_impossible_values_are_refused(flag_values: dict[str, float], problem: str) -> None:
     with pytest.raises(UserError, match=problem):
-        from_flags(given, "file.txt", is_file=True)
+        from_flags(flag_values, "file.txt", is_file=True)
 
 
 def test_prepared_text_is_not_prepared_again(tmp_path: Path) -> None:

@@ -45,13 +45,18 @@ REGISTRY = {
 
 
 def choose(
-    features: set[str], config: Config = SMALL, *, ranks: Ranks | None = None, cores: int = 2, **given: Any
+    features: set[str],
+    config: Config = SMALL,
+    *,
+    ranks: Ranks | None = None,
+    cores: int = 2,
+    **flag_values: Any,
 ) -> fastest.Taken:
     """Choose for a machine with these features, with HOPPER or GPU one that has a GPU."""
     device = "cuda" if features & {HOPPER, GPU} else "cpu"
     _machines["this"] = Machine(device=device, name=f"a {device}", features=frozenset(features), cores=cores)
-    choice = fastest.choose_safe(given, cell=config.cell, registry=REGISTRY)
-    return fastest.choose(choice, config, fixed=given.keys() & set(OPEN), ranks=ranks or Ranks(1))
+    choice = fastest.choose_safe(flag_values, cell=config.cell, registry=REGISTRY)
+    return fastest.choose(choice, config, fixed=flag_values.keys() & set(OPEN), ranks=ranks or Ranks(1))
 
 
 MEDIUM = PRESETS["medium"]
@@ -65,7 +70,7 @@ GRU, LAYER_NORM = SMALL.replace(cell="gru"), SMALL.replace(cell="layer_norm_lstm
 
 
 @pytest.mark.parametrize(
-    ("features", "config", "given", "expected"),
+    ("features", "config", "flag_values", "expected"),
     [
         (NATIVE, SMALL, {}, "block_fused bf16"),
         (NATIVE, LARGE, {}, "block_fused bf16"),
@@ -114,12 +119,14 @@ GRU, LAYER_NORM = SMALL.replace(cell="gru"), SMALL.replace(cell="layer_norm_lstm
     ],
 )
 def test_the_choice_for_a_machine(
-    features: set[str], config: Config, given: dict[str, str], expected: str
+    features: set[str], config: Config, flag_values: dict[str, str], expected: str
 ) -> None:
-    taken = choose(features, config, **given)
+    taken = choose(features, config, **flag_values)
     assert f"{taken.choice.model} {taken.choice.precision}" == expected
-    assert {name: getattr(taken.choice, name) for name in given} == given, "what a user names stays"
-    assert bool(taken.reason) == (not given.keys() >= set(OPEN)), "a reason for each choice of ours"
+    assert {name: getattr(taken.choice, name) for name in flag_values} == flag_values, (
+        "what a user names stays"
+    )
+    assert bool(taken.reason) == (not flag_values.keys() >= set(OPEN)), "a reason for each choice of ours"
     measured = any(f"{rule.model} {rule.precision}" == expected and rule.evidence for rule in RULES)
     because = "nothing was measured for" in taken.reason or "the one precision" in taken.reason
     assert measured or because or not taken.reason
@@ -150,7 +157,7 @@ def test_what_was_not_measured_is_said(
 
 
 @pytest.mark.parametrize(
-    ("features", "given", "is_advised"),
+    ("features", "flag_values", "is_advised"),
     [
         ({GPU}, {}, True),
         ({GPU}, {"model": "cudnn"}, True),
@@ -161,10 +168,10 @@ def test_what_was_not_measured_is_said(
     ],
 )
 def test_on_a_gpu_that_was_not_measured_the_user_is_told_what_to_try(
-    features: set[str], given: dict[str, str], is_advised: bool
+    features: set[str], flag_values: dict[str, str], is_advised: bool
 ) -> None:
     """And how to measure it: by a command that there is."""
-    reason = choose(features, SMALL, **given).reason
+    reason = choose(features, SMALL, **flag_values).reason
     assert ("tf32" in reason) == is_advised
     if is_advised:
         command = reason.partition(f"{command_name('bench')} ")[2].split()[:2]
@@ -218,7 +225,7 @@ def test_a_rank_whose_user_chose_all_meets_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("flag_values", "problem"),
     [
         ({"framework": "theano"}, "framework 'theano'"),
         ({"execution": "xla"}, "execution 'xla'"),
@@ -227,12 +234,12 @@ def test_a_rank_whose_user_chose_all_meets_the_others() -> None:
         ({"framework": "tensorflow", "unroll": "loop", "execution": "xla"}, None),
     ],
 )
-def test_choices_that_no_model_has_are_refused(given: dict[str, str], problem: str | None) -> None:
+def test_choices_that_no_model_has_are_refused(flag_values: dict[str, str], problem: str | None) -> None:
     if problem is None:
-        assert choose(CPU, **given).choice.model == "basic"
+        assert choose(CPU, **flag_values).choice.model == "basic"
         return
     with pytest.raises(UserError, match=problem):
-        choose(CPU, **given)
+        choose(CPU, **flag_values)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -70,7 +70,7 @@ def test_what_is_kept_of_a_training_is_what_its_command_gives_today() -> None:
     found = sorted(commands.keys() & set(kept.index))
     assert {"modern-persistent-fp16-cuda", "small-cudnn-cpu"} <= {*found}
     for name in found:
-        assert new_config(flags.given(commands[name])).hyperparameters == kept[name], name
+        assert new_config(flags.parse_config_flags(commands[name])).hyperparameters == kept[name], name
 
 
 @pytest.mark.parametrize(

@@ -283,6 +283,12 @@ def test_the_run_that_it_starts_from_is_not_overwritten(
 
 def test_flags_that_agree_are_taken(run: Path) -> None:
     start = Start.read(run)
-    given = {"hidden_size": 16, "embedding_size": 16, "config": "small", "epochs": 3, "learning_rate": 0.7}
-    config = start.config(given).hyperparameters
+    flag_values = {
+        "hidden_size": 16,
+        "embedding_size": 16,
+        "config": "small",
+        "epochs": 3,
+        "learning_rate": 0.7,
+    }
+    config = start.config(flag_values).hyperparameters
     assert config == start.run.hyperparameters.replace(epochs=3, learning_rate=0.7)

@@ -34,7 +34,7 @@ TRAINING = ("--num-steps", "5", "--batch-size", "4", "--epochs", "2", "--device"
 # The flag.
 
 
-def given(*flags: str) -> dict[str, Any]:
+def parse_flags(*flags: str) -> dict[str, Any]:
     return train.parse_flags(flags)
 
 
@@ -59,7 +59,7 @@ def test_the_flags_say_how_wide_each_layer_is(
     flags: tuple[str, ...], sizes: tuple[int, ...], tmp_path: Path
 ) -> None:
     """And config.json says it, too; one model has one description."""
-    run = run_flags.new_config(given(*flags))
+    run = run_flags.new_config(parse_flags(*flags))
     config = run.hyperparameters
     assert (config.hidden_sizes, config.num_layers) == (sizes, len(sizes))
     assert config.embedding_width == sizes[-1]
@@ -98,7 +98,7 @@ def test_contradictions_are_refused(
 
 @pytest.mark.parametrize("value", [3, "3", [3, "x"], [0], [3.5], {"a": 1}, None], ids=str)
 def test_config_json_refuses_what_is_no_list_of_sizes(value: Any, tmp_path: Path) -> None:
-    written = json.loads(json.dumps(run_flags.new_config(given(*LAYERS)).to_json()))
+    written = json.loads(json.dumps(run_flags.new_config(parse_flags(*LAYERS)).to_json()))
     written["hyperparameters"]["layer_sizes"] = value
     with pytest.raises(UserError, match="--layer-sizes must be"):
         RunConfig.from_json(written, tmp_path)
@@ -169,22 +169,22 @@ def test_stopped_and_resumed_equals_never_stopped(
 @pytest.mark.slow
 def test_a_plain_run_may_be_told_the_width_of_each_layer(plain_run: Path) -> None:
     config = RunDirectory(plain_run).read_config()
-    assert run_flags.resumed_config(config, given("--layer-sizes", "6", "6")) == config
+    assert run_flags.resumed_config(config, parse_flags("--layer-sizes", "6", "6")) == config
     with pytest.raises(UserError, match=r"--layer-sizes 6 5 .* 6 6"):
-        run_flags.resumed_config(config, given("--layer-sizes", "6", "5"))
+        run_flags.resumed_config(config, parse_flags("--layer-sizes", "6", "5"))
 
 
 def test_a_run_may_be_told_the_width_of_its_embedding() -> None:
     """By its number, or by the 0 that stands for the top layer's."""
     for flags in ((), ("--embedding-size", "650"), ("--embedding-size", "0")):
-        config = run_flags.new_config(given("--config", "modern", *flags))
+        config = run_flags.new_config(parse_flags("--config", "modern", *flags))
         for width in ("650", "0"):
-            assert run_flags.resumed_config(config, given("--embedding-size", width)) == config
+            assert run_flags.resumed_config(config, parse_flags("--embedding-size", width)) == config
         with pytest.raises(UserError, match=r"--embedding-size 600 differs from the run's 650;"):
-            run_flags.resumed_config(config, given("--embedding-size", "600"))
-    wider = run_flags.new_config(given("--embedding-size", "300"))
+            run_flags.resumed_config(config, parse_flags("--embedding-size", "600"))
+    wider = run_flags.new_config(parse_flags("--embedding-size", "300"))
     with pytest.raises(UserError, match=r"--embedding-size 0 differs from the run's 300;"):
-        run_flags.resumed_config(wider, given("--embedding-size", "0"))
+        run_flags.resumed_config(wider, parse_flags("--embedding-size", "0"))
 
 
 @pytest.mark.slow
@@ -196,7 +196,7 @@ def test_another_run_starts_from_its_weights(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     start = Start.read(run)
-    again = start.config({**given(*LAYERS), "embedding_size": 7, "epochs": 1}).hyperparameters
+    again = start.config({**parse_flags(*LAYERS), "embedding_size": 7, "epochs": 1}).hyperparameters
     assert again == start.run.hyperparameters.replace(epochs=1, learning_rate=0.5)
     for wrong in (("--layer-sizes", "12", "9", "8"), ("--num-layers", "2"), ("--hidden-size", "12")):
         problem = runs.refusal(capsys, train, "--init-from", run, *wrong)

@@ -192,10 +192,10 @@ def test_several_processes_continue_a_run_on_its_device(
     launch(monkeypatch, torchrun=2)
     RunDirectory(tmp_path).write_config(new_config({"device": "cpu"}))
     for flags, device in (({}, "cpu"), ({"device": "auto"}, "auto")):
-        given = {"resume": tmp_path, "devices": 2, **flags}
+        flag_values = {"resume": tmp_path, "devices": 2, **flags}
         with pytest.raises(UserError, match=f"^{device}$"):
-            processes.start(given, [])
-        with pytest.raises(UserError, match=f"^{device}$"), processes.join(given):
+            processes.start(flag_values, [])
+        with pytest.raises(UserError, match=f"^{device}$"), processes.join(flag_values):
             pass
 
 
@@ -234,8 +234,8 @@ def test_a_stopped_run_is_continued_by_as_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     launch(monkeypatch, **by)
-    given: dict[str, Any] = {} if devices is None else {"devices": devices}
-    said = processes.how_to_continue(Path("a run"), given, ranks, choice)
+    flag_values: dict[str, Any] = {} if devices is None else {"devices": devices}
+    said = processes.how_to_continue(Path("a run"), flag_values, ranks, choice)
     assert said.startswith(f"continue with{start}: ")
     assert said.endswith(f" ptb_lm.train --resume 'a run'{flags}")
 
@@ -261,10 +261,10 @@ def test_a_flag_changes_the_framework_of_init_from_alone(
     """Only processes of torch are to be started for several devices."""
     launch(monkeypatch)
     run = runs.write_run(tmp_path / "run", ["<eos>", "a"], framework=trained_by)
-    given = {flag: run, "devices": 2}
-    assert processes.should_start(given) == (trained_by == "torch")
+    flag_values = {flag: run, "devices": 2}
+    assert processes.should_start(flag_values) == (trained_by == "torch")
     computes = framework if flag == "init_from" else trained_by
-    assert processes.should_start({**given, "framework": framework}) == (computes == "torch")
+    assert processes.should_start({**flag_values, "framework": framework}) == (computes == "torch")
 
 
 def test_no_device_is_left_out_in_silence() -> None:

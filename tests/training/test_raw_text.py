@@ -149,8 +149,8 @@ def test_an_explicit_default_changes_no_text(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("a b c d\ne f g h\n" * 60)
     run = RunDirectory(runs.train_run(text, tmp_path / "run", "--epochs", "1")).read_config()
-    given = {"min_count": 2, "tokenize": "whitespace", "valid_fraction": 0.1}
-    assert resumed_config(run, given) == run
+    flag_values = {"min_count": 2, "tokenize": "whitespace", "valid_fraction": 0.1}
+    assert resumed_config(run, flag_values) == run
     with pytest.raises(UserError, match="--min-count"):
         resumed_config(run, {"min_count": 1})
 

@@ -327,9 +327,11 @@ def test_seeds_that_change_nothing_are_refused(
     problem = refused(capsys, *flags, "--extend-vocabulary", "--run-dir", str(tmp_path / "tuned"))
     assert "dropout or new words" in problem, "the text has none"
     assert not (tmp_path / "tuned").exists()
-    given = train.parse_flags([*flags, "--num-steps", "10", "--vary-num-steps"])
+    flag_values = train.parse_flags([*flags, "--num-steps", "10", "--vary-num-steps"])
     commands: list[list[str]] = []
-    assert seeds.train({**given, "run_dir": tmp_path}, lambda command: bool(commands.append(command))) == 0
+    assert (
+        seeds.train({**flag_values, "run_dir": tmp_path}, lambda command: bool(commands.append(command))) == 0
+    )
     assert len(commands) == 2, "each seed has its own windows"
 
 
@@ -517,17 +519,17 @@ def test_a_finished_run_needs_no_state(
 
 
 @pytest.mark.parametrize(
-    ("given", "line"),
+    ("flag_values", "line"),
     [
         ({"tie_weights": True, "overwrite": True}, ["--tie-weights", "--overwrite"]),
         ({"tie_weights": False, "overwrite": False}, ["--no-tie-weights"]),
         ({"seeds": [3, 4], "keep_prob": 0.5}, ["--seeds", "3", "4", "--keep-prob", "0.5"]),
     ],
 )
-def test_values_become_the_flags_that_give_them(given: dict[str, object], line: list[str]) -> None:
-    assert seed_runs.command_line(given) == line
+def test_values_become_the_flags_that_give_them(flag_values: dict[str, object], line: list[str]) -> None:
+    assert seed_runs.command_line(flag_values) == line
     parsed = train.parse_flags(line)
-    assert {name: parsed[name] for name in given} == given
+    assert {name: parsed[name] for name in flag_values} == flag_values
 
 
 def test_side_by_side_is_the_same_though_one_was_killed(
@@ -594,7 +596,7 @@ def test_devices_of_one_process_are_chosen_for(
 ) -> None:
     counts: list[int] = []
 
-    def choose(config: RunConfig, given: object, ranks: Ranks) -> tuple[RunConfig, str]:
+    def choose(config: RunConfig, flag_values: object, ranks: Ranks) -> tuple[RunConfig, str]:
         counts.append(ranks.devices)
         return config, ""
 
@@ -611,8 +613,8 @@ def test_seeds_that_were_begun_keep_what_was_taken(data: Path, tmp_path: Path) -
     runs.train_run(data, begun, "--seed", "1", "--model", "basic", "--precision", "bf16", "--epochs", "1")
     commands: list[list[str]] = []
     flags = runs.arguments(data, tmp_path, "--seeds", "1", "2")
-    given = train.parse_flags(flags)
-    seeds.train(given, lambda command: bool(commands.append(command)))
+    flag_values = train.parse_flags(flags)
+    seeds.train(flag_values, lambda command: bool(commands.append(command)))
     assert [command[command.index("--model") + 1] for command in commands] == ["basic", "basic"]
     assert [command[command.index("--precision") + 1] for command in commands] == ["bf16", "bf16"]
     assert "--resume" in commands[0]
