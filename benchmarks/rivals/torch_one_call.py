@@ -22,7 +22,7 @@ from typing_extensions import override
 from ptb_lm.bench.rivals.plain_torch import lstm_parameters
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
-from ptb_lm.torch_backend.cells import Canonical, Layer, LayerState
+from ptb_lm.torch_backend.cells import Layer, LayerState, ParameterView
 from ptb_lm.torch_backend.dropout import Dropout
 from ptb_lm.torch_backend.stack import RecurrentStack, State
 
@@ -46,11 +46,11 @@ class OneCallStack(RecurrentStack):
         return self
 
     @override
-    def canonical(self) -> dict[str, Canonical]:
+    def canonical_views(self) -> dict[str, ParameterView]:
         return {
-            f"lstm.{layer}.{name}": parameter
+            f"lstm.{layer}.{name}": view
             for layer, parameters in enumerate(self.layer_parameters)
-            for name, parameter in parameters.items()
+            for name, view in parameters.items()
         }
 
     @override

@@ -24,7 +24,7 @@ from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.dropout_places import Place
 from ptb_lm.torch_backend import exchange
-from ptb_lm.torch_backend.cells import Canonical, export_arrays, load_arrays
+from ptb_lm.torch_backend.cells import ParameterView, export_arrays, load_arrays
 from ptb_lm.torch_backend.dropout import Dropout, draw_mask, no_dropout
 from ptb_lm.torch_backend.runtime import Runtime, apply_execution
 from ptb_lm.torch_backend.settings import computation
@@ -116,18 +116,18 @@ class TorchClassifier(Classifier):
 
     @override
     def export_weights(self) -> Arrays:
-        return export_arrays(self.canonical())
+        return export_arrays(self.canonical_views())
 
     @override
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        load_arrays(self.canonical(), weights)
+        load_arrays(self.canonical_views(), weights)
 
-    def canonical(self) -> dict[str, Canonical]:
+    def canonical_views(self) -> dict[str, ParameterView]:
         """Return the parameters by canonical name (sequence_classifier.shapes)."""
         return {
-            **self.stack.canonical(),
-            "dense.kernel": Canonical(self.dense.weight, True),
-            "dense.bias": Canonical(self.dense.bias),
+            **self.stack.canonical_views(),
+            "dense.kernel": ParameterView(self.dense.weight, True),
+            "dense.bias": ParameterView(self.dense.bias),
         }
 
     @override
@@ -158,8 +158,8 @@ class TorchClassifier(Classifier):
         loss = self._loss(batch, no_dropout)
         loss.backward()
         gradients = {
-            name: place._replace(parameter=torch.as_tensor(place.parameter.grad))
-            for name, place in self.canonical().items()
+            name: view._replace(parameter=torch.as_tensor(view.parameter.grad))
+            for name, view in self.canonical_views().items()
         }
         return loss.item(), export_arrays(gradients)
 

@@ -143,7 +143,7 @@ class TorchBackend(Backend):
 
     @override
     def export_weights(self) -> Arrays:
-        return export_arrays(self.network.canonical())
+        return export_arrays(self.network.canonical_views())
 
     @override
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:

@@ -31,34 +31,34 @@ LSTMState = tuple[Tensor, Tensor]  # h_BH, c_BH; TorchScript needs the number of
 PREFIXES = ("", "reverse.")  # of each direction's canonical names
 
 
-class Canonical(NamedTuple):
-    """The place of a canonical parameter."""
+class ParameterView(NamedTuple):
+    """A canonical parameter, as a view of the tensor that torch keeps it in."""
 
     parameter: Tensor
     transposed: bool = False  # torch's own modules keep [4H, I], and the canonical shape is [I, 4H]
-    part: slice | None = None  # rows of the tensor, if torch keeps more than the parameter in it
+    rows: slice | None = None  # of the tensor, if torch keeps more than the parameter in it
 
     @property
     def value(self) -> Tensor:
         """The parameter's numbers: a view of canonical shape."""
         tensor = self.parameter.detach()
-        if self.part is not None:
-            tensor = tensor[self.part]
+        if self.rows is not None:
+            tensor = tensor[self.rows]
         return tensor.T if self.transposed else tensor
 
 
-def export_arrays(canonical: Mapping[str, Canonical]) -> Arrays:
+def export_arrays(views: Mapping[str, ParameterView]) -> Arrays:
     """Return a copy of the parameters' numbers, by the same names."""
-    return {name: place.value.cpu().numpy().copy() for name, place in canonical.items()}
+    return {name: view.value.cpu().numpy().copy() for name, view in views.items()}
 
 
-def load_arrays(canonical: Mapping[str, Canonical], arrays: Mapping[str, NDArray[Any]]) -> None:
+def load_arrays(views: Mapping[str, ParameterView], arrays: Mapping[str, NDArray[Any]]) -> None:
     """Set parameters from arrays of the same names, in canonical shapes."""
-    for name, place in canonical.items():
-        place.value.copy_(torch.from_numpy(np.ascontiguousarray(arrays[name])))
+    for name, view in views.items():
+        view.value.copy_(torch.from_numpy(np.ascontiguousarray(arrays[name])))
 
 
-def library_parameters(module: nn.Module, end: str = "") -> dict[str, Canonical]:
+def library_parameters(module: nn.Module, end: str = "") -> dict[str, ParameterView]:
     """Return the trained parameters of a module that names them as torch's own do, by canonical name.
 
     Args:
@@ -66,9 +66,9 @@ def library_parameters(module: nn.Module, end: str = "") -> dict[str, Canonical]
         end: What torch's names end in.
     """
     return {
-        "kernel": Canonical(module.get_parameter(f"weight_ih{end}"), transposed=True),
-        "recurrent_kernel": Canonical(module.get_parameter(f"weight_hh{end}"), transposed=True),
-        "bias": Canonical(module.get_parameter(f"bias_ih{end}")),
+        "kernel": ParameterView(module.get_parameter(f"weight_ih{end}"), transposed=True),
+        "recurrent_kernel": ParameterView(module.get_parameter(f"weight_hh{end}"), transposed=True),
+        "bias": ParameterView(module.get_parameter(f"bias_ih{end}")),
     }
 
 
@@ -98,7 +98,7 @@ class Layer(nn.Module, ABC):
         self.cell = cell
 
     @abstractmethod
-    def canonical(self) -> dict[str, Canonical]:
+    def canonical_views(self) -> dict[str, ParameterView]:
         """Return the trained parameters by the names that the cell declares: kernel, recurrent_kernel ..."""
 
     def zero_state(self, batch_size: int) -> LayerState:
@@ -120,8 +120,8 @@ class CanonicalLayer(Layer):
             self.register_parameter(name, nn.Parameter(torch.zeros(shape)))
 
     @override
-    def canonical(self) -> dict[str, Canonical]:
-        return {name: Canonical(parameter) for name, parameter in self.named_parameters()}
+    def canonical_views(self) -> dict[str, ParameterView]:
+        return {name: ParameterView(parameter) for name, parameter in self.named_parameters()}
 
 
 class PackedLayer(CanonicalLayer):
@@ -230,7 +230,7 @@ class StackLayer(nn.Module, ABC):
     """A layer of a stack that knows directions and lengths itself."""
 
     @abstractmethod
-    def canonical(self) -> dict[str, Canonical]:
+    def canonical_views(self) -> dict[str, ParameterView]:
         """Return the trained parameters by canonical name: kernel, ..., reverse.kernel, ..."""
 
     @abstractmethod

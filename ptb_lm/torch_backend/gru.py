@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from ptb_lm.torch_backend.cells import Canonical, CanonicalLayer
+from ptb_lm.torch_backend.cells import CanonicalLayer, ParameterView
 from ptb_lm.torch_backend.library_layer import LibraryLayer
 
 
@@ -44,10 +44,13 @@ class CudnnLayer(LibraryLayer):
         bias.register_hook(self._keep_candidate)
 
     @override
-    def direction_parameters(self, suffix: str) -> dict[str, Canonical]:
+    def direction_parameters(self, suffix: str) -> dict[str, ParameterView]:
         candidate = slice(2 * self.module.hidden_size, None)
         second = self.module.get_parameter(f"bias_hh{suffix}")
-        return {**super().direction_parameters(suffix), "recurrent_bias": Canonical(second, part=candidate)}
+        return {
+            **super().direction_parameters(suffix),
+            "recurrent_bias": ParameterView(second, rows=candidate),
+        }
 
     def _keep_candidate(self, gradient: Tensor) -> Tensor:
         """Return the gradient with respect to a second bias, with zeros for all gates but the candidate."""

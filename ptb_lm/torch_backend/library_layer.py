@@ -14,9 +14,9 @@ from typing_extensions import override
 from ptb_lm.model.cells.cell import Cell
 from ptb_lm.torch_backend.cells import (
     PREFIXES,
-    Canonical,
     LayerState,
     Lengths,
+    ParameterView,
     StackLayer,
     freeze_second_bias,
     library_parameters,
@@ -52,7 +52,7 @@ class LibraryLayer(StackLayer):
         """Set the second of torch's two biases to zero, and keep what the cell does not have of it there."""
         freeze_second_bias(bias)
 
-    def direction_parameters(self, suffix: str) -> dict[str, Canonical]:
+    def direction_parameters(self, suffix: str) -> dict[str, ParameterView]:
         """Return a direction's trained parameters by the names that the cell declares.
 
         Args:
@@ -61,11 +61,11 @@ class LibraryLayer(StackLayer):
         return library_parameters(self.module, suffix)
 
     @override
-    def canonical(self) -> dict[str, Canonical]:
+    def canonical_views(self) -> dict[str, ParameterView]:
         return {
-            prefix + name: place
+            prefix + name: view
             for prefix, suffix in zip(PREFIXES, self.suffixes, strict=False)
-            for name, place in self.direction_parameters(suffix).items()
+            for name, view in self.direction_parameters(suffix).items()
         }
 
     @override

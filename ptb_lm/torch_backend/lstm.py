@@ -14,10 +14,10 @@ from typing_extensions import override
 
 from ptb_lm.model.cells.cell import Cell
 from ptb_lm.torch_backend.cells import (
-    Canonical,
     CanonicalLayer,
     Layer,
     LSTMState,
+    ParameterView,
     freeze_second_bias,
     library_parameters,
 )
@@ -68,7 +68,7 @@ class BlockLayer(SteppedLayer):
         freeze_second_bias(self.module.bias_hh)
 
     @override
-    def canonical(self) -> dict[str, Canonical]:
+    def canonical_views(self) -> dict[str, ParameterView]:
         return library_parameters(self.module)
 
     @override
@@ -101,7 +101,7 @@ class PersistentLayer(Layer):
         self.bias_ih = nn.Parameter(torch.zeros(4 * hidden_size))
 
     @override
-    def canonical(self) -> dict[str, Canonical]:
+    def canonical_views(self) -> dict[str, ParameterView]:
         return library_parameters(self)
 
     @override

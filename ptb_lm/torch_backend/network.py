@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ptb_lm.model.config import Config
-from ptb_lm.torch_backend.cells import Canonical, load_arrays
+from ptb_lm.torch_backend.cells import ParameterView, load_arrays
 from ptb_lm.torch_backend.loss import SoftmaxLayer
 from ptb_lm.torch_backend.precision import Masters
 from ptb_lm.torch_backend.runtime import Runtime, apply_execution
@@ -81,7 +81,7 @@ class Network:
         layers = [stored for stored, _ in self.masters.pairs]
         return [self.softmax.weight, *layers, *([] if self.config.tie_weights else [self.embedding_VE])]
 
-    def canonical(self, values: Mapping[Tensor, Tensor] | None = None) -> dict[str, Canonical]:
+    def canonical_views(self, values: Mapping[Tensor, Tensor] | None = None) -> dict[str, ParameterView]:
         """Return the stored parameters by canonical name (ptb_lm.model.parameters).
 
         Args:
@@ -92,18 +92,18 @@ class Network:
         weight, hidden = values[self.softmax.weight], self.softmax.hidden_size
         kernel_HV, bias_V = weight[:hidden], weight[hidden]
         return {
-            "embedding": Canonical(kernel_HV.T if self.config.tie_weights else values[self.embedding_VE]),
+            "embedding": ParameterView(kernel_HV.T if self.config.tie_weights else values[self.embedding_VE]),
             **{
-                name: place._replace(parameter=values[self.masters[place.parameter]])
-                for name, place in self.stack.canonical().items()
+                name: view._replace(parameter=values[self.masters[view.parameter]])
+                for name, view in self.stack.canonical_views().items()
             },
-            **({} if self.config.tie_weights else {"softmax.kernel": Canonical(kernel_HV)}),
-            "softmax.bias": Canonical(bias_V),
+            **({} if self.config.tie_weights else {"softmax.kernel": ParameterView(kernel_HV)}),
+            "softmax.bias": ParameterView(bias_V),
         }
 
     def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from arrays by canonical name."""
-        load_arrays(self.canonical(), weights)
+        load_arrays(self.canonical_views(), weights)
         self.refresh()
 
     def refresh(self) -> None:

@@ -20,7 +20,7 @@ from typing_extensions import override
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.torch_backend import cpu
-from ptb_lm.torch_backend.cells import Canonical, export_arrays, load_arrays
+from ptb_lm.torch_backend.cells import ParameterView, export_arrays, load_arrays
 from ptb_lm.torch_backend.network import Network
 
 # Names in a run's state: of the steps that are done, and of each parameter's moments, before its own.
@@ -229,26 +229,26 @@ class Adam(Optimizer):
     def export(self) -> Arrays:
         arrays: Arrays = {STEPS: self._steps[0].cpu().numpy().astype(np.float64)}
         for kind, moments in zip(MOMENTS, self._moments, strict=True):
-            exported = export_arrays(self._canonical(moments))
+            exported = export_arrays(self._moment_views(moments))
             arrays |= {f"{kind}.{name}": array for name, array in exported.items()}
         return arrays
 
     @override
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         for kind, moments in zip(MOMENTS, self._moments, strict=True):
-            canonical = self._canonical(moments)
-            found = {name: arrays[f"{kind}.{name}"] for name in canonical}
-            for name, place in canonical.items():
-                if found[name].shape != place.value.shape:
+            views = self._moment_views(moments)
+            found = {name: arrays[f"{kind}.{name}"] for name in views}
+            for name, view in views.items():
+                if found[name].shape != view.value.shape:
                     raise UserError(f"the tensor '{kind}.{name}' has the shape {found[name].shape}")
-            load_arrays(canonical, found)
+            load_arrays(views, found)
         if arrays[STEPS].shape != ():
             raise UserError(f"the tensor {STEPS!r} has the shape {arrays[STEPS].shape}")
         for steps in self._steps:
             steps.fill_(arrays[STEPS].item())
 
-    def _canonical(self, moments: Sequence[Tensor]) -> dict[str, Canonical]:
-        return self.network.canonical(dict(zip(self._parameters, moments, strict=True)))
+    def _moment_views(self, moments: Sequence[Tensor]) -> dict[str, ParameterView]:
+        return self.network.canonical_views(dict(zip(self._parameters, moments, strict=True)))
 
 
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {"sgd": Sgd, "adam": Adam}

@@ -14,7 +14,7 @@ from typing_extensions import override
 from ptb_lm.model import cells
 from ptb_lm.model.cells.cell import Cell
 from ptb_lm.model.parameters import DEFAULT_CELL
-from ptb_lm.torch_backend.cells import PREFIXES, Canonical, Layer, LayerState, Lengths, StackLayer
+from ptb_lm.torch_backend.cells import PREFIXES, Layer, LayerState, Lengths, ParameterView, StackLayer
 from ptb_lm.torch_backend.dropout import Dropout
 
 State = Sequence[LayerState]  # of each layer and direction: layer 0 forward, layer 0 reverse, layer 1 ...
@@ -36,11 +36,11 @@ class Directions(StackLayer):
         return [layer.zero_state(batch_size) for layer in self.directions]
 
     @override
-    def canonical(self) -> dict[str, Canonical]:
+    def canonical_views(self) -> dict[str, ParameterView]:
         return {
-            prefix + name: parameter
+            prefix + name: view
             for prefix, layer in zip(PREFIXES, self.directions, strict=False)
-            for name, parameter in layer.canonical().items()
+            for name, view in layer.canonical_views().items()
         }
 
     @override
@@ -114,12 +114,12 @@ class RecurrentStack(nn.Module):
         """
         return RecurrentStack([layer.with_execution(execute) for layer in self.layers], cell=self.cell)
 
-    def canonical(self) -> dict[str, Canonical]:
+    def canonical_views(self) -> dict[str, ParameterView]:
         """Return the trained parameters by canonical name, in the order of ptb_lm.model.parameters."""
         return {
-            f"{self.cell.name}.{index}.{name}": parameter
+            f"{self.cell.name}.{index}.{name}": view
             for index, layer in enumerate(self.layers)
-            for name, parameter in layer.canonical().items()
+            for name, view in layer.canonical_views().items()
         }
 
     def masks_by_parameter(self, masks: Mapping[str, Tensor]) -> dict[Tensor, Tensor]:
@@ -131,8 +131,8 @@ class RecurrentStack(nn.Module):
         if not masks:
             return {}
         return {
-            place.parameter: masks[name].T if place.transposed else masks[name]
-            for name, place in self.canonical().items()
+            view.parameter: masks[name].T if view.transposed else masks[name]
+            for name, view in self.canonical_views().items()
             if name in masks
         }
 

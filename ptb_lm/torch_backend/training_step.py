@@ -219,8 +219,8 @@ class TrainingStep:
     def average(self, weight: float) -> None:
         """Move the averages of the parameters towards them; see ptb_lm.model.backend.Backend."""
         if not self._averaged:
-            places = self.network.canonical().values()
-            self._averaged = [(place.value, place.value.clone()) for place in places]
+            views = self.network.canonical_views().values()
+            self._averaged = [(view.value, view.value.clone()) for view in views]
             return
         for parameter, average in self._averaged:
             average.lerp_(parameter, weight)

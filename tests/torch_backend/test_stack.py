@@ -47,9 +47,9 @@ def build(
 ) -> RecurrentStack:
     stack = RecurrentStack.build(model, INPUTS, HIDDEN, cell=cell, bidirectional=bidirectional).to(dtype)
     weights = random_weights(bidirectional, cell)
-    assert list(stack.canonical()) == list(weights)
-    for name, kept in stack.canonical().items():
-        kept.value.copy_(torch.from_numpy(weights[name]))
+    assert list(stack.canonical_views()) == list(weights)
+    for name, view in stack.canonical_views().items():
+        view.value.copy_(torch.from_numpy(weights[name]))
     return stack
 
 
@@ -68,8 +68,8 @@ def measure(
 ) -> Numbers:
     """Run a stack; return output and state after, and all gradients of a random sum of them."""
     like = next(stack.parameters())
-    place: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
-    x_TBI = x_TBI.to(**place, copy=True).requires_grad_()
+    options: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
+    x_TBI = x_TBI.to(**options, copy=True).requires_grad_()
     _, before = tensors(3, bidirectional)
     state = [
         tuple(part.to(zero).requires_grad_() for part, zero in zip(parts, zeros, strict=True))
@@ -88,9 +88,9 @@ def measure(
         found |= {f"h {index}": after[index][0], f"c {index}": after[index][1]}
         found |= {f"d_h {index}": state[index][0].grad, f"d_c {index}": state[index][1].grad}
     found |= {
-        name: place._replace(parameter=place.parameter.grad).value
-        for name, place in stack.canonical().items()
-        if place.parameter.grad is not None
+        name: view._replace(parameter=view.parameter.grad).value
+        for name, view in stack.canonical_views().items()
+        if view.parameter.grad is not None
     }
     return {
         name: tensor.detach().cpu().double().numpy() for name, tensor in found.items() if tensor is not None
@@ -231,7 +231,7 @@ def test_dropout_is_in_every_place_the_reference_has_it(
 def test_the_second_biases_are_zero_and_not_trained(model: str, bidirectional: bool) -> None:
     stack = build(model, bidirectional)
     trained = {id(parameter) for parameter in stack.trained_parameters()}
-    assert trained == {id(kept.parameter) for kept in stack.canonical().values()}
+    assert trained == {id(view.parameter) for view in stack.canonical_views().values()}
     others = [parameter for parameter in stack.parameters() if id(parameter) not in trained]
     assert not any(parameter.any() for parameter in others)
     assert (len(others) > 0) == (model in ("block", "cudnn"))
@@ -266,7 +266,7 @@ def test_no_padded_step_is_computed() -> None:
 @pytest.mark.parametrize("base", [Layer, StackLayer])
 def test_a_layer_that_lacks_a_method_is_refused_when_it_is_built(base: type) -> None:
     class Half(base):  # type: ignore[misc]
-        def canonical(self) -> dict[str, Any]:
+        def canonical_views(self) -> dict[str, Any]:
             return {}
 
     with pytest.raises(TypeError, match="Can't instantiate abstract class Half"):

@@ -39,7 +39,7 @@ from ptb_lm.model.config import Config
 from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.backend import rows_to_device, to_time_major
 from ptb_lm.torch_backend.cells import (
-    Canonical,
+    ParameterView,
     export_arrays,
     freeze_second_bias,
     library_parameters,
@@ -54,7 +54,7 @@ Loss = tuple[Tensor, Tensor]  # negative log likelihood [], gradient norm []
 KEPT_MEMORY = "cudnn-kept-memory"
 
 
-def lstm_parameters(lstm: nn.LSTM, layer: int) -> dict[str, Canonical]:
+def lstm_parameters(lstm: nn.LSTM, layer: int) -> dict[str, ParameterView]:
     """Return the parameters of a layer that are trained; its second bias is frozen."""
     freeze_second_bias(lstm.get_parameter(f"bias_hh_l{layer}"))
     return library_parameters(lstm, f"_l{layer}")
@@ -139,21 +139,21 @@ class TorchLoop(Model):
 
     def export_weights(self) -> Arrays:
         """Return the parameters by canonical name."""
-        return export_arrays(self.canonical())
+        return export_arrays(self.canonical_views())
 
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from canonical arrays."""
-        load_arrays(self.canonical(), weights)
+        load_arrays(self.canonical_views(), weights)
 
-    def canonical(self) -> dict[str, Canonical]:
+    def canonical_views(self) -> dict[str, ParameterView]:
         """Return the trained parameters by canonical name."""
         network = self.network
-        table = {"embedding": Canonical(network.embedding.weight)}
+        table = {"embedding": ParameterView(network.embedding.weight)}
         for layer, parameters in enumerate(network.layers):
             table |= {f"lstm.{layer}.{name}": parameter for name, parameter in parameters.items()}
         if not self.config.tie_weights:
-            table["softmax.kernel"] = Canonical(network.linear.weight, transposed=True)
-        table["softmax.bias"] = Canonical(network.linear.bias)
+            table["softmax.kernel"] = ParameterView(network.linear.weight, transposed=True)
+        table["softmax.bias"] = ParameterView(network.linear.bias)
         return table
 
     def to_device(self, rows_BL: Ids) -> Tensor:

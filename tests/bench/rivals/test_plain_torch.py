@@ -101,8 +101,8 @@ def test_autocast_keeps_weights_and_gradients_in_float32_and_computes_in_bfloat1
     state, loss = loop.train_step(*TASK.window(seed=1), loop.zero_state(20), learning_rate=0.5)
     assert {h.dtype for h in loop.zero_state(20)} == {torch.float32}, "as a program that knows nothing of it"
     assert {h.dtype for h in state} == {torch.bfloat16}
-    assert {kept.value.dtype for kept in loop.canonical().values()} == {torch.float32}
-    assert {kept.parameter.grad.dtype for kept in loop.canonical().values()} == {torch.float32}
+    assert {view.value.dtype for view in loop.canonical_views().values()} == {torch.float32}
+    assert {view.parameter.grad.dtype for view in loop.canonical_views().values()} == {torch.float32}
     assert {number.dtype for number in loss} == {torch.float32}
     with pytest.raises(check.WrongError, match="NumPy reference's, more than"):
         compare(builder("cudnn@bf16"), "fp32")
