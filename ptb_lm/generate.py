@@ -9,7 +9,7 @@ from ptb_lm.common import cli, streams
 from ptb_lm.inference import loading
 
 if TYPE_CHECKING:
-    from ptb_lm.data.preparation import Treatment
+    from ptb_lm.data.preparation import Tokenizer
 
 PROG = cli.command_name("generate")
 
@@ -82,15 +82,15 @@ def _generate(arguments: argparse.Namespace) -> int:
             loading.warn_of_unknown_words(PROG, model, arguments.prompt)
         else:
             print()
-        _print(arguments.prompt, words, model.treatment)
+        _print(arguments.prompt, words, model.tokenizer)
     return 0
 
 
-def _print(prompt: str, words: Iterable[str], treatment: "Treatment") -> None:
+def _print(prompt: str, words: Iterable[str], tokenizer: "Tokenizer") -> None:
     """Print a text as it comes, a sentence a line."""
     print(prompt, end="", flush=True)
     piece = ""
-    for piece in treatment.pieces(words, after=prompt):
+    for piece in tokenizer.detokenize(words, after=prompt):
         print(piece if piece == "\n" else streams.escape_for(piece), end="", flush=True)
     if piece != "\n":
         print(flush=True)

@@ -35,8 +35,8 @@ _ABBREVIATIONS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Treatment:
-    """The way a text becomes words. By default white space separates them, and they stay unchanged.
+class Tokenizer:
+    """Turns text into words. By default white space separates them, and they stay unchanged.
 
     Attributes:
         tokenize: "whitespace"; "words", Penn Treebank's as NLTK finds them; or "characters", Unicode's code
@@ -62,7 +62,7 @@ class Treatment:
         Raises:
             UserError: NLTK is needed, and is not installed.
         """
-        return self._normalize(_tokenizer(self.tokenize)(text))
+        return self._normalize(_word_splitter(self.tokenize)(text))
 
     def prefix(self, text: str, *, begins: bool = True) -> list[str]:
         """Return the words of a sentence that goes on after them.
@@ -81,8 +81,8 @@ class Treatment:
             return self.words(text + _NEXT)[:-1]
         return self._normalize(list(_WHITE.sub(SPACE, text.lstrip() if begins else text)))
 
-    def cut(self, text: str) -> int:
-        """Return where a text that goes on can be cut without changing its words; 0: nowhere."""
+    def last_cut(self, text: str) -> int:
+        """Return the last position where an unfinished text can be cut without changing its words, or 0."""
         line = text.rfind("\n") + 1
         if self.tokenize == "characters":
             return max(len(text.rstrip()), line)  # a space counts only if a word of its line follows
@@ -109,8 +109,8 @@ class Treatment:
             begins = True
         return tokens + self.prefix(last, begins=begins)
 
-    def pieces(self, words: Iterable[str], *, after: str = "") -> Iterator[str]:
-        """Yield words as a person reads them behind a text, each after its gap; a newline for `<eos>`."""
+    def detokenize(self, words: Iterable[str], *, after: str = "") -> Iterator[str]:
+        """Yield words as readable text after `after`: each with the space before it; `<eos>` is a newline."""
         between = "" if self.tokenize == "characters" else " "
         gap = between if after and not after[-1].isspace() else ""
         for word in words:
@@ -120,7 +120,7 @@ class Treatment:
 
     def _normalize(self, words: list[str]) -> list[str]:
         if self.lowercase:
-            # N for a number stays, so that treating a text again does not change it.
+            # N for a number stays, so that tokenizing a text again does not change it.
             kept = NUMBER if self.numbers else None
             words = [word if word == kept else word.lower() for word in words]
         if self.numbers:
@@ -128,12 +128,12 @@ class Treatment:
         return words
 
 
-PLAIN = Treatment()
+PLAIN = Tokenizer()
 
 
 @functools.cache
-def _tokenizer(name: str) -> Callable[[str], list[str]]:
-    """Return a tokenizer; that of words is NLTK's, by Penn Treebank's conventions, sentence by sentence."""
+def _word_splitter(name: str) -> Callable[[str], list[str]]:
+    """Return what splits a text; "words" is NLTK's, by Penn Treebank's conventions, sentence by sentence."""
     if name == "whitespace":
         return str.split
     if name == "characters":
@@ -141,7 +141,7 @@ def _tokenizer(name: str) -> Callable[[str], list[str]]:
     tokenize = import_extra("nltk", "--tokenize words", extra="text").tokenize
     parameters = tokenize.punkt.PunktParameters()
     parameters.abbrev_types.update(_ABBREVIATIONS.split())
-    # The word tokenizer takes the period off the last word of what it is given only.
+    # NLTK's word tokenizer takes the period off the last word of what it is given only.
     sentences, words = tokenize.punkt.PunktSentenceTokenizer(parameters), tokenize.NLTKWordTokenizer()
 
     def whole(text: str) -> list[str]:
@@ -149,7 +149,7 @@ def _tokenizer(name: str) -> Callable[[str], list[str]]:
 
     def find(text: str) -> list[str]:
         found = list[str]()
-        *parts, last = text.split(UNK)  # which the tokenizer would take apart
+        *parts, last = text.split(UNK)  # which NLTK's tokenizer would take apart
         for part in parts:
             found += [*whole(part + _NEXT)[:-1], UNK]
         return found + whole(last)
@@ -158,8 +158,8 @@ def _tokenizer(name: str) -> Callable[[str], list[str]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preparation(Treatment):
-    """The treatment of raw text, the limits of its vocabulary, and the parts that are held out.
+class Preparation(Tokenizer):
+    """The tokenizer of raw text, the limits of its vocabulary, and the parts that are held out.
 
     Attributes:
         min_count: The least count of a word of the training text; a rarer one becomes `<unk>`. None:

@@ -47,7 +47,7 @@ def find(path: Path, preparation: Preparation | None, column: str | None = None)
         UserError: A file or folder is missing, too short, binary or not UTF-8; or its files are not named
             alike; or it is Penn Treebank, and is to be prepared once more; or a table has no such column.
     """
-    treatment = preparation or PLAIN
+    tokenizer = preparation or PLAIN
     if str(path).startswith(tables.HUB):
         files = tables.hub_files(str(path).removeprefix(tables.HUB))
         paths = _by_split(files)
@@ -64,13 +64,13 @@ def find(path: Path, preparation: Preparation | None, column: str | None = None)
         text_file.check_file(path)
         if preparation is None:
             raise UserError(f"the data folder {path} is a file, not a folder")
-        return _parts_of_file(Part(path, treatment=treatment, column=column), preparation)
+        return _parts_of_file(Part(path, tokenizer=tokenizer, column=column), preparation)
     else:
         raise UserError(
             f"--data {path}: there is no such file or folder; give ptb, synthetic, a folder or a file"
         )
     return {
-        split: Part(paths[split][0], None, treatment, column, tuple(paths[split][1:])) for split in SPLITS
+        split: Part(paths[split][0], None, tokenizer, column, tuple(paths[split][1:])) for split in SPLITS
     }
 
 

@@ -1,6 +1,6 @@
 """Text files as word ids: the words of the whole file are never a Python list.
 
-A Treatment finds the words, with `str.split` by default; every line ends in `<eos>`, as in
+A Tokenizer finds the words, with `str.split` by default; every line ends in `<eos>`, as in
 TensorFlow's ptb_word_lm tutorial.
 """
 
@@ -103,7 +103,7 @@ def _encode_chunks(part: Part, table: dict[str, int]) -> Ids:
             (word,) = error.args
             # Counted by newlines: <eos> may also be a word of the text.
             lines = enumerate(chunk.split("\n"), line)
-            found = (n for n, text in lines if word in part.treatment.prefix_tokens(f"{text}\n"))
+            found = (n for n, text in lines if word in part.tokenizer.prefix_tokens(f"{text}\n"))
             # In none if the word is the space at which a line was cut: cutting by lines loses it.
             number = next(found, line)
             raise UnknownWordError(
@@ -116,7 +116,7 @@ def _words(part: Part) -> Iterator[tuple[int, str, list[str]]]:
     """Yield the pieces of a text: number of the first line, text, and those of its words that are read."""
     before, begins = 0, True
     for line, chunk in chunks(part):
-        words = part.treatment.prefix_tokens(chunk, begins=begins)  # a line's end is a word of its own
+        words = part.tokenizer.prefix_tokens(chunk, begins=begins)  # a line's end is a word of its own
         begins, count = chunk.endswith("\n"), len(words)
         if part.span:
             words = words[slice(*(max(each - before, 0) for each in part.span))]

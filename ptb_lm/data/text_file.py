@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple
 from ptb_lm.common import files
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import tables
-from ptb_lm.data.preparation import PLAIN, Treatment
+from ptb_lm.data.preparation import PLAIN, Tokenizer
 
 STDIN = Path("-")
 CHUNK_BYTES = 1 << 20  # large enough that Python's overhead a chunk does not count
@@ -46,12 +46,12 @@ class LineBlocks(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A text, or some lines or words of it, and the treatment that finds its words.
+    """A text, or some lines or words of it, and the tokenizer that finds its words.
 
     Attributes:
         path: The file, or the first of several.
         blocks: The lines that are read; None: all.
-        treatment: The treatment that finds the words.
+        tokenizer: What finds the words.
         column: The column of a table; None: the one that has the text.
         shards: The files that follow the first.
         span: The first word that is read, and the one after the last; None: all.
@@ -60,7 +60,7 @@ class Part(NamedTuple):
 
     path: Path
     blocks: LineBlocks | None = None
-    treatment: Treatment = PLAIN
+    tokenizer: Tokenizer = PLAIN
     column: str | None = None
     shards: tuple[Path, ...] = ()
     span: tuple[int, int] | None = None
@@ -114,7 +114,7 @@ def chunks(part: Part) -> Iterator[tuple[int, str]]:
     paths = (part.path, *part.shards)
     every = itertools.chain.from_iterable(_pieces(path, part.column) for path in paths)
     selected = every if part.blocks is None else _select(every, part.blocks)
-    for chunk in _cut(_refuse_empty(selected, part.path), part.treatment.cut):
+    for chunk in _cut(_refuse_empty(selected, part.path), part.tokenizer.last_cut):
         if part.marks is not None:
             part.marks.update({mark: chunk.count(mark) for mark in MARKS})
         yield line, chunk
@@ -194,14 +194,14 @@ def _lines(pieces: Iterable[str]) -> Iterator[str]:
         yield from chunk.removesuffix("\n").split("\n")
 
 
-def _cut(pieces: Iterable[str], cut: Callable[[str], int]) -> Iterator[str]:
-    """Yield a text in other pieces, which end only at the places that `cut` returns."""
+def _cut(pieces: Iterable[str], last_cut: Callable[[str], int]) -> Iterator[str]:
+    """Yield a text in other pieces, which end only at positions that `last_cut` returns."""
     begun: list[str] = []  # of a chunk: joined once, however long it is without a place to cut
     for piece in pieces:
-        if place := cut(piece):
-            yield "".join([*begun, piece[:place]])
+        if end := last_cut(piece):
+            yield "".join([*begun, piece[:end]])
             begun = []
-        begun.append(piece[place:])
+        begun.append(piece[end:])
     if rest := "".join(begun):
         yield rest
 

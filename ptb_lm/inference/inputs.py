@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ptb_lm.common.errors import LineError, UserError
-from ptb_lm.data.preparation import PLAIN, Treatment
+from ptb_lm.data.preparation import PLAIN, Tokenizer
 from ptb_lm.data.text import Ids
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 
@@ -62,23 +62,23 @@ def check_text(text: object, *, name: str) -> None:
         raise UserError(f"{name} must be a string, not {type(text).__name__}")
 
 
-def encode(sentence: str, vocabulary: Vocabulary, *, treatment: Treatment = PLAIN) -> EncodedWords:
+def encode(sentence: str, vocabulary: Vocabulary, *, tokenizer: Tokenizer = PLAIN) -> EncodedWords:
     """Return a sentence's words, with an `<eos>` after the last, and their ids.
 
     Args:
         sentence: A line of text, perhaps empty.
         vocabulary: The model's words.
-        treatment: The way from text to words; by default white space separates them.
+        tokenizer: Turns text into words; by default white space separates them.
 
     Raises:
         UserError: It is no string, or the vocabulary lacks a word and has no `<unk>`.
     """
     check_text(sentence, name="a sentence")
-    return _encode_words((*treatment.words(sentence), EOS), vocabulary)
+    return _encode_words((*tokenizer.words(sentence), EOS), vocabulary)
 
 
 def encode_prefix(
-    prefix: str, vocabulary: Vocabulary, *, begins: bool = True, treatment: Treatment = PLAIN
+    prefix: str, vocabulary: Vocabulary, *, begins: bool = True, tokenizer: Tokenizer = PLAIN
 ) -> EncodedWords:
     """Return the words of a text that goes on after them, and their ids.
 
@@ -86,13 +86,13 @@ def encode_prefix(
         prefix: A text, perhaps empty; `<eos>` stands for each newline.
         vocabulary: The model's words.
         begins: True if a sentence begins with the prefix.
-        treatment: The way from text to words.
+        tokenizer: Turns text into words.
 
     Raises:
         UserError: It is no string, or the vocabulary lacks a word and has no `<unk>`.
     """
     check_text(prefix, name="a sentence")
-    return _encode_words(tuple(treatment.prefix_tokens(prefix, begins=begins)), vocabulary)
+    return _encode_words(tuple(tokenizer.prefix_tokens(prefix, begins=begins)), vocabulary)
 
 
 def _encode_words(words: tuple[str, ...], vocabulary: Vocabulary) -> EncodedWords:
@@ -108,7 +108,7 @@ def _encode_words(words: tuple[str, ...], vocabulary: Vocabulary) -> EncodedWord
 
 
 def encode_lines(
-    lines: Iterable[str], vocabulary: Vocabulary, treatment: Treatment = PLAIN
+    lines: Iterable[str], vocabulary: Vocabulary, tokenizer: Tokenizer = PLAIN
 ) -> Iterator[EncodedWords]:
     """Encode each line as a sentence.
 
@@ -117,7 +117,7 @@ def encode_lines(
     """
     for number, line in enumerate(lines, 1):
         try:
-            yield encode(line, vocabulary, treatment=treatment)
+            yield encode(line, vocabulary, tokenizer=tokenizer)
         except UserError as error:
             raise LineError(number, str(error)) from None
 

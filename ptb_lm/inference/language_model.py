@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.preparation import PLAIN, Treatment
+from ptb_lm.data.preparation import PLAIN, Tokenizer
 from ptb_lm.data.text import Ids
 from ptb_lm.data.vocabulary import EOS, Vocabulary
 from ptb_lm.inference import inputs
@@ -63,7 +63,7 @@ class LanguageModel:
         weights: The trained weights, by canonical name.
         choice: The framework, model, device and precision that compute.
         vocabulary: The words.
-        treatment: The way from text to words.
+        tokenizer: Turns text into words.
         run: The run of the model, as it was named.
 
     Raises:
@@ -76,11 +76,11 @@ class LanguageModel:
         weights: Mapping[str, NDArray[Any]],
         choice: Choice,
         vocabulary: Vocabulary,
-        treatment: Treatment = PLAIN,
+        tokenizer: Tokenizer = PLAIN,
         run: str | Path = "",
     ) -> None:
         self.config, self.choice, self.run = config, choice, run
-        self.vocabulary, self.treatment = vocabulary, treatment
+        self.vocabulary, self.tokenizer = vocabulary, tokenizer
         self.state: Position | None = None
         self._reader = TextReader(
             build(config, weights, choice),
@@ -109,7 +109,7 @@ class LanguageModel:
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the arguments of a model with the same weights, and the same `state`, for pickle."""
         weights = self.backend.export_weights()
-        arguments = self.config, weights, self.choice, self.vocabulary, self.treatment, self.run
+        arguments = self.config, weights, self.choice, self.vocabulary, self.tokenizer, self.run
         return type(self), arguments, {"state": self.state}
 
     @property
@@ -157,7 +157,7 @@ class LanguageModel:
         inputs.check_whole(ahead, least=1, name="ahead")
         if unit not in tuple(NATS_PER_UNIT):
             raise UserError(f"the unit must be one of {', '.join(NATS_PER_UNIT)}, not {unit!r}")
-        sentences = inputs.encode_lines(inputs.split_sentences(text), self.vocabulary, self.treatment)
+        sentences = inputs.encode_lines(inputs.split_sentences(text), self.vocabulary, self.tokenizer)
         # A stream is one row: a longer one gains nothing.
         most = self.reader.tokens if carry_state else CHUNK_WORDS
         score = self._score_stream if carry_state else self.reader.score_independent
@@ -256,14 +256,14 @@ class LanguageModel:
         """Return the k words whose embeddings have the smallest angle to a word's, the nearest first.
 
         Args:
-            word: One of the vocabulary, or one that a text's treatment turns into one of the vocabulary.
+            word: One of the vocabulary, or one that the tokenizer turns into one of the vocabulary.
             k: The number of others. None: 10, or all if the vocabulary has fewer.
 
         Raises:
             UserError: The vocabulary lacks the word or has fewer than k others.
         """
         inputs.check_text(word, name="the word")
-        if word not in self.vocabulary.ids and len(words := self.treatment.words(word)) == 1:
+        if word not in self.vocabulary.ids and len(words := self.tokenizer.words(word)) == 1:
             (word,) = words
         return find_nearest(self.embeddings, self.vocabulary, word, k)
 
@@ -280,7 +280,7 @@ class LanguageModel:
     def _read(self, prefix: str, *, carry_state: bool) -> Position:
         position = self.reader.resume(self.state if carry_state else None)
         begins = position.last == self.vocabulary.ids[EOS]
-        prefix_words = inputs.encode_prefix(prefix, self.vocabulary, begins=begins, treatment=self.treatment)
+        prefix_words = inputs.encode_prefix(prefix, self.vocabulary, begins=begins, tokenizer=self.tokenizer)
         position = self.reader.read(position, prefix_words.ids)
         if carry_state:
             self.state = position

@@ -66,7 +66,7 @@ def load(
         device=device,
         precision=precision or SAFE_PRECISION,
     )
-    return LanguageModel(config.hyperparameters, weights, choice, vocabulary, config.treatment, run)
+    return LanguageModel(config.hyperparameters, weights, choice, vocabulary, config.tokenizer, run)
 
 
 def choose(config: "RunConfig", *, precision: str, **given: str | None) -> Choice:
@@ -142,7 +142,7 @@ def load_from_flags(arguments: argparse.Namespace) -> "LanguageModel":
 
 def warn_of_unknown_words(prog: str, model: "LanguageModel", text: str) -> None:
     """Say on stderr which words at the beginning of a text are read as `<unk>`."""
-    words = model.treatment.prefix_tokens(text)
+    words = model.tokenizer.prefix_tokens(text)
     unknown = dict.fromkeys(word for word in words if word not in model.vocabulary.ids)
     if unknown and model.vocabulary.unknown is not None:
         streams.print_to_stderr(f"{prog}: not in the vocabulary, and read as <unk>: {', '.join(unknown)}")

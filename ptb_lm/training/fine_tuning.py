@@ -11,7 +11,7 @@ import numpy as np
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.flags import flag_list
 from ptb_lm.data.corpus import Corpus
-from ptb_lm.data.preparation import BUILT_IN, Preparation, Treatment, from_flags
+from ptb_lm.data.preparation import BUILT_IN, Preparation, Tokenizer, from_flags
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import fastest, parameters
 from ptb_lm.model.backend import Arrays
@@ -24,7 +24,7 @@ from ptb_lm.training.run_flags import INIT_FROM_RATE, check_effects, contradicti
 HELD_OUT = ("valid_fraction", "test_fraction")
 STRUCTURE = tuple(each.name for each in HYPERPARAMETERS if each.structural)
 INITIAL_SCALES = ("init_scale", "layer_init_scale")
-TREATMENT = tuple(each.name for each in dataclasses.fields(Treatment))
+TOKENIZER_FIELDS = tuple(each.name for each in dataclasses.fields(Tokenizer))
 VOCABULARY_AXES = {"embedding": 0, "softmax.kernel": 1, "softmax.bias": 0}
 
 
@@ -122,14 +122,14 @@ class Start:
             )
         if run_preparation is None or data in BUILT_IN:
             return preparation
-        for name in TREATMENT:
+        for name in TOKENIZER_FIELDS:
             if name in flag_values and flag_values[name] != getattr(run_preparation, name):
                 raise UserError(
                     f"{flag_list([name])} contradicts the run {self.directory.path}, whose text was prepared "
                     f"with {name} = {getattr(run_preparation, name)}; leave the flag out"
                 )
-        treatment = {name: getattr(run_preparation, name) for name in TREATMENT}
-        return dataclasses.replace(preparation or Preparation(), **treatment)
+        settings = {name: getattr(run_preparation, name) for name in TOKENIZER_FIELDS}
+        return dataclasses.replace(preparation or Preparation(), **settings)
 
     def record(self, data: Corpus) -> InitFrom:
         """Return where the weights came from, for the record."""

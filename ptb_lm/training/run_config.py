@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.json_fields import Count, Positive, convert
-from ptb_lm.data.preparation import PLAIN, Preparation, Treatment
+from ptb_lm.data.preparation import PLAIN, Preparation, Tokenizer
 from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, Config
 
@@ -102,8 +102,8 @@ class RunConfig:
         }
 
     @property
-    def treatment(self) -> Treatment:
-        """The treatment by which the text became words."""
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that turned the text into words."""
         return self.preparation or PLAIN
 
     def to_json(self) -> dict[str, Any]:

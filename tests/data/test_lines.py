@@ -8,7 +8,7 @@ import pytest
 from support import installed
 
 from ptb_lm.data import corpus, splits, text_file
-from ptb_lm.data.preparation import Preparation, Treatment
+from ptb_lm.data.preparation import Preparation, Tokenizer
 from ptb_lm.data.vocabulary import Vocabulary
 
 
@@ -61,7 +61,7 @@ def test_a_file_of_one_line_is_split_by_words(
     line = " ".join(rng.choice(["the", "cat", "sat", "on", "a", "mat"], size=300))
     path = tmp_path / "text8"
     path.write_text(line + end)
-    expected = Treatment(tokenize=tokenize).words(line)
+    expected = Tokenizer(tokenize=tokenize).words(line)
     loaded = corpus.load(path, Preparation(tokenize=tokenize, valid_fraction=0.05, test_fraction=0.2))
     words = {split: [loaded.vocabulary.words[i] for i in ids] for split, ids in loaded.splits.items()}
     assert [*words["train"], *words["valid"], *words["test"]] == expected

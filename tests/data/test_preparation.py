@@ -14,7 +14,7 @@ from support import installed
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus, preparation, splits, text, text_file
-from ptb_lm.data.preparation import SPACE, TOKENIZERS, Preparation, Treatment, from_flags
+from ptb_lm.data.preparation import SPACE, TOKENIZERS, Preparation, Tokenizer, from_flags
 from ptb_lm.data.text_file import Part
 from ptb_lm.data.vocabulary import Vocabulary
 
@@ -101,19 +101,19 @@ def test_unk_has_a_place_even_if_no_word_is_rare(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("treatment", "line", "expected"),
+    ("tokenizer", "line", "expected"),
     [
-        (Treatment(), " Two  words\n", "Two words"),
-        (Treatment(lowercase=True), "ΘΆΛΑΣΣΑ Été", "θάλασσα été"),
-        (Treatment(numbers=True), "7 -3.5 1,000 1987/88 10:30 ٣ 7th U2 . -", "N N N N N N 7th U2 . -"),
-        (Treatment(lowercase=True, numbers=True), "N 5 n", "N N n"),
-        (Treatment(tokenize="characters"), " ab  c\n", f"a b {SPACE} c"),
-        (Treatment(tokenize="characters", lowercase=True), "Ω😀", "ω 😀"),
+        (Tokenizer(), " Two  words\n", "Two words"),
+        (Tokenizer(lowercase=True), "ΘΆΛΑΣΣΑ Été", "θάλασσα été"),
+        (Tokenizer(numbers=True), "7 -3.5 1,000 1987/88 10:30 ٣ 7th U2 . -", "N N N N N N 7th U2 . -"),
+        (Tokenizer(lowercase=True, numbers=True), "N 5 n", "N N n"),
+        (Tokenizer(tokenize="characters"), " ab  c\n", f"a b {SPACE} c"),
+        (Tokenizer(tokenize="characters", lowercase=True), "Ω😀", "ω 😀"),
     ],
 )
-def test_words(treatment: Treatment, line: str, expected: str) -> None:
-    assert treatment.words(line) == expected.split(" ")
-    assert treatment.prefix_tokens(f"{line.rstrip()}\nx\n") == [*expected.split(" "), "<eos>", "x", "<eos>"]
+def test_words(tokenizer: Tokenizer, line: str, expected: str) -> None:
+    assert tokenizer.words(line) == expected.split(" ")
+    assert tokenizer.prefix_tokens(f"{line.rstrip()}\nx\n") == [*expected.split(" "), "<eos>", "x", "<eos>"]
 
 
 @pytest.mark.parametrize(
@@ -126,11 +126,11 @@ def test_words(treatment: Treatment, line: str, expected: str) -> None:
     ],
 )
 def test_the_space_after_a_prefix_is_a_character(text: str, at_the_beginning: str, within: str) -> None:
-    treatment = Treatment(tokenize="characters")
-    assert treatment.prefix(text) == at_the_beginning.split()
-    assert treatment.prefix(text, begins=False) == within.split()
+    tokenizer = Tokenizer(tokenize="characters")
+    assert tokenizer.prefix(text) == at_the_beginning.split()
+    assert tokenizer.prefix(text, begins=False) == within.split()
     for begins in (True, False):
-        assert Treatment(lowercase=True).prefix(text.upper(), begins=begins) == text.split()
+        assert Tokenizer(lowercase=True).prefix(text.upper(), begins=begins) == text.split()
 
 
 @pytest.mark.parametrize(
@@ -143,26 +143,26 @@ def test_the_space_after_a_prefix_is_a_character(text: str, at_the_beginning: st
     ],
 )
 def test_each_newline_of_a_text_that_goes_on_is_an_eos(text: str, at_the_beginning: str, within: str) -> None:
-    treatment = Treatment(tokenize="characters", lowercase=True)
-    assert treatment.prefix_tokens(text) == at_the_beginning.split()
-    assert treatment.prefix_tokens(text, begins=False) == within.split()
+    tokenizer = Tokenizer(tokenize="characters", lowercase=True)
+    assert tokenizer.prefix_tokens(text) == at_the_beginning.split()
+    assert tokenizer.prefix_tokens(text, begins=False) == within.split()
     for begins in (True, False):
-        words = Treatment(lowercase=True).prefix_tokens(text, begins=begins)
+        words = Tokenizer(lowercase=True).prefix_tokens(text, begins=begins)
         assert words == text.lower().replace("\n", " <eos> ").split()
 
 
 @installed("nltk")
 def test_only_the_last_line_of_a_text_goes_on() -> None:
-    treatment = Treatment(tokenize="words")
-    assert treatment.prefix_tokens("in the U.S.\nof Mr.") == ["in", "the", "U.S", ".", "<eos>", "of", "Mr."]
+    tokenizer = Tokenizer(tokenize="words")
+    assert tokenizer.prefix_tokens("in the U.S.\nof Mr.") == ["in", "the", "U.S", ".", "<eos>", "of", "Mr."]
 
 
 @installed("nltk")
 def test_words_are_penn_treebank_s() -> None:
-    treatment = Treatment(tokenize="words", lowercase=True, numbers=True)
+    tokenizer = Tokenizer(tokenize="words", lowercase=True, numbers=True)
     line = 'Mr. Vinken doesn\'t like "the U.S. dollar". He paid $3.50 (twice) to <unk>.'
     expected = "mr. vinken does n't like `` the u.s. dollar '' . he paid $ N ( twice ) to <unk> ."
-    assert treatment.words(line) == expected.split()
+    assert tokenizer.words(line) == expected.split()
 
 
 @installed("nltk")
@@ -184,26 +184,26 @@ def test_words_are_penn_treebank_s() -> None:
     ],
 )
 def test_the_end_of_a_prefix_is_not_that_of_a_sentence(text: str) -> None:
-    treatment = Treatment(tokenize="words", lowercase=True)
+    tokenizer = Tokenizer(tokenize="words", lowercase=True)
     for word in ("smith", "Smith", "<unk>"):
-        assert treatment.prefix(text) == treatment.words(f"{text} {word}")[:-1]
-        assert treatment.words(f"{text} {word}")[-1] == word.lower()
+        assert tokenizer.prefix(text) == tokenizer.words(f"{text} {word}")[:-1]
+        assert tokenizer.words(f"{text} {word}")[-1] == word.lower()
 
 
 @installed("nltk")
 def test_a_prefix_that_ends_in_an_abbreviation_keeps_its_period() -> None:
-    treatment = Treatment(tokenize="words")
-    assert treatment.prefix("he likes Mr.") == ["he", "likes", "Mr."]
-    assert treatment.prefix("he spoke.") == ["he", "spoke", "."]
-    assert treatment.words("I met Mr. <unk> today.") == ["I", "met", "Mr.", "<unk>", "today", "."]
-    assert treatment.words("I met Mr. <unk>.") == ["I", "met", "Mr.", "<unk>", "."]
+    tokenizer = Tokenizer(tokenize="words")
+    assert tokenizer.prefix("he likes Mr.") == ["he", "likes", "Mr."]
+    assert tokenizer.prefix("he spoke.") == ["he", "spoke", "."]
+    assert tokenizer.words("I met Mr. <unk> today.") == ["I", "met", "Mr.", "<unk>", "today", "."]
+    assert tokenizer.words("I met Mr. <unk>.") == ["I", "met", "Mr.", "<unk>", "."]
 
 
 def test_words_without_nltk_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    preparation._tokenizer.cache_clear()
+    preparation._word_splitter.cache_clear()
     monkeypatch.setitem(sys.modules, "nltk", None)
     with pytest.raises(UserError, match=r"needs the package nltk, which is not installed; .*\[text\]"):
-        Treatment(tokenize="words").words("a")
+        Tokenizer(tokenize="words").words("a")
 
 
 @pytest.mark.parametrize(

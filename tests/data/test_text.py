@@ -7,7 +7,7 @@ import pytest
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import text, text_file
-from ptb_lm.data.preparation import Treatment
+from ptb_lm.data.preparation import Tokenizer
 from ptb_lm.data.text_file import LineBlocks, Part
 from ptb_lm.data.vocabulary import Vocabulary
 
@@ -99,7 +99,7 @@ def test_an_eos_in_the_text_ends_no_line(
         pytest.importorskip("nltk")
     monkeypatch.setattr(text_file, "CHUNK_BYTES", chunk)
     path = write(tmp_path, "a <eos>\n" * 3 + "A <eos> Zebra\n")
-    part = Part(path, blocks, Treatment(tokenize=tokenize, lowercase=True))
+    part = Part(path, blocks, Tokenizer(tokenize=tokenize, lowercase=True))
     with pytest.raises(UserError, match=r"text\.txt, line 4: .*'zebra'"):
         text.encode(part, Vocabulary(["a", "<", "eos", ">", "<eos>"]))
 

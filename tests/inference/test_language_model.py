@@ -367,7 +367,7 @@ def test_nearest_words_have_the_largest_cosines(run: Path, model: LanguageModel)
 
 def test_the_nearest_words_are_of_the_word_as_a_text_is_read(folder: Path) -> None:
     words = ("judge", "<eos>", "Court", "N", "<unk>", "court")
-    run = runs.write_run(folder / "treated", words, data="text", lowercase=True, numbers=True)
+    run = runs.write_run(folder / "tokenized", words, data="text", lowercase=True, numbers=True)
     model = ptb_lm.load(run)
     for given, read in (("Judge", "judge"), ("1,987", "N"), ("COURT", "court")):
         assert model.nearest(given) == model.nearest(read)

@@ -238,14 +238,14 @@ def test_flags_that_contradict_are_refused(
     assert not (tmp_path / "new").exists()
 
 
-def test_without_data_the_text_and_its_treatment_are_the_run_s(
+def test_without_data_the_text_and_its_tokenizer_are_the_run_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From any folder, and with the same lines held out."""
     (tmp_path / "text.txt").write_text(CASES)
     monkeypatch.chdir(tmp_path)
-    treatment = ("--lowercase", "--numbers", "--test-fraction", "0.3")
-    runs.train_run(Path("text.txt"), Path("old"), *treatment, "--epochs", "1")
+    flags = ("--lowercase", "--numbers", "--test-fraction", "0.3")
+    runs.train_run(Path("text.txt"), Path("old"), *flags, "--epochs", "1")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Runs on raw text: the text is found again, told from another, and new text is treated as it was."""
+"""Runs on raw text: the text is found again, told from another, and new text is tokenized as it was."""
 
 import os
 import shutil

@@ -135,10 +135,10 @@ def read(model: LanguageModel, text: str) -> list[ReadWord]:
     if not text.strip():
         raise UserError("there is no word to read: type a sentence")
     lines = list(split_sentences(text))  # an empty one is a word, too
-    _check_count(sum(max(1, len(model.treatment.words(line))) for line in lines))
+    _check_count(sum(max(1, len(model.tokenizer.words(line))) for line in lines))
     position, found = model.reader.resume(), list[ReadWord]()
     for line in lines:
-        sentence = encode(line, model.vocabulary, treatment=model.treatment)
+        sentence = encode(line, model.vocabulary, tokenizer=model.tokenizer)
         triples = zip(sentence.words, sentence.ids.tolist(), sentence.is_unknown, strict=True)
         for word, identity, is_unknown in triples:
             log_p_V, state = model.reader.next_words(position)
@@ -179,7 +179,7 @@ def write_opening(model: LanguageModel) -> str:
     drafts = (model.generate(temperature=0.8, seed=seed) for seed in range(1, DRAFTS + 1))
     cut = (tuple(itertools.islice(draft, MOST_DRAFTED)) for draft in drafts)
     words = next((each for each in cut if len(each) >= LEAST_DRAFTED), ())
-    return "".join(model.treatment.pieces(words))
+    return "".join(model.tokenizer.detokenize(words))
 
 
 def continue_prompt(model: LanguageModel, fields: Mapping[str, str]) -> Continuation:
@@ -194,7 +194,7 @@ def continue_prompt(model: LanguageModel, fields: Mapping[str, str]) -> Continua
             it and has no `<unk>`.
     """
     prompt = fields.get("prompt", "")
-    words = model.treatment.prefix_tokens(prompt)
+    words = model.tokenizer.prefix_tokens(prompt)
     _check_count(len(words))
     length = _parse_number(fields, "length", "how many words")
     if not (length.is_integer() and 1 <= length <= MOST_WRITTEN):
@@ -202,7 +202,7 @@ def continue_prompt(model: LanguageModel, fields: Mapping[str, str]) -> Continua
     temperature = _parse_number(fields, "temperature", "temperature")
     written = model.generate(prompt, int(length), temperature=temperature)
     unknown = dict.fromkeys(word for word in words if word not in model.vocabulary.ids)
-    text = "".join(model.treatment.pieces(written, after=prompt))
+    text = "".join(model.tokenizer.detokenize(written, after=prompt))
     return Continuation(text=text, unknown=tuple(unknown))
 
 
