@@ -78,7 +78,7 @@ def _score(arguments: argparse.Namespace) -> int:
     try:
         sentences = _print_scores(arguments, weights)
     except LineError as error:
-        text = text_file.Part(arguments.file, column=arguments.text_column)
+        text = text_file.TextSlice(arguments.file, column=arguments.text_column)
         raise UserError(f"{text_file.locate(text, error.number)}: {error.problem}") from None
     for sentence in sentences:
         streams.print_to_stderr(f"{PROG}: {sentence}")

@@ -95,7 +95,7 @@ def test_a_text_without_a_space_is_read_in_linear_time(
 
     decoded = text_file._decode
     monkeypatch.setattr(text_file, "_decode", lambda path: map(Counted, decoded(path)))
-    vocabulary, ids = text.build_vocabulary(text_file.Part(path))
+    vocabulary, ids = text.build_vocabulary(text_file.TextSlice(path))
     assert [vocabulary.words[index] for index in ids] == ["a", "b", "<eos>", "c" * 400_000, "d", "<eos>"]
     assert copied < 3 * 400_000
 
@@ -113,7 +113,7 @@ def test_an_error_while_a_file_is_read_names_it(tmp_path: Path, monkeypatch: pyt
         (directory.config, directory.read_config),
         (directory.metrics, directory.read_metrics),
         (directory.vocabulary, lambda: Vocabulary.load(directory.vocabulary)),
-        (unreadable, lambda: text.build_vocabulary(text_file.Part(unreadable))),
+        (unreadable, lambda: text.build_vocabulary(text_file.TextSlice(unreadable))),
     ):
         with pytest.raises(OSError, match="Input/output error") as caught:
             read()

@@ -20,7 +20,7 @@ from ptb_lm.data import SPLITS as SPLITS
 from ptb_lm.data import splits, synthetic, text, text_file
 from ptb_lm.data.preparation import PTB, Preparation
 from ptb_lm.data.text import Ids
-from ptb_lm.data.text_file import Part
+from ptb_lm.data.text_file import TextSlice
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 
 # `Corpus.sha256` of Penn Treebank, wherever its files lie.
@@ -109,46 +109,46 @@ def load(
             from ptb_lm.data import penn_treebank
 
             penn_treebank.fetch(path)
-    # They hold for the corpus with words of its own.
+    # The bounds hold only with the corpus's own vocabulary.
     bounds = synthetic.BEST_PERPLEXITIES if data == "synthetic" and vocabulary is None else {}
     marks = Counter[str]()
     found = splits.find(path, preparation, column)  # complains before 100 MB are read
-    # A text that is split by words is read whole for each split: its first words' reading counts them.
-    parts = {
-        split: part if part.span and part.span[0] else part._replace(marks=marks)
-        for split, part in found.items()
+    # A text that is split by words is read whole for each split; only the first split counts the marks.
+    slices = {
+        split: text_slice if text_slice.span and text_slice.span[0] else text_slice._replace(marks=marks)
+        for split, text_slice in found.items()
     }
     encoded: dict[str, Ids] = {}
     if vocabulary is None:
-        vocabulary, encoded["train"] = text.build_vocabulary(parts["train"], preparation)
+        vocabulary, encoded["train"] = text.build_vocabulary(slices["train"], preparation)
     elif extend:
         vocabulary = _extend(vocabulary, found["train"], preparation)
     unknown_counts = {}
     for split in SPLITS:
         if split not in encoded:
-            encoded[split], is_unknown = text.encode(parts[split], vocabulary)
+            encoded[split], is_unknown = text.encode(slices[split], vocabulary)
             unknown_counts[split] = int(is_unknown.sum())
-    notes = tuple(_notes(parts, encoded, vocabulary, marks))
+    notes = tuple(_notes(slices, encoded, vocabulary, marks))
     return Corpus(vocabulary, encoded, bounds, unknown_counts, notes)
 
 
 def _notes(
-    parts: dict[str, Part], encoded: dict[str, Ids], vocabulary: Vocabulary, marks: Counter[str]
+    slices: dict[str, TextSlice], encoded: dict[str, Ids], vocabulary: Vocabulary, marks: Counter[str]
 ) -> Iterator[str]:
     for split, ids in encoded.items():
         is_line = len(ids) >= LONG_LINE and (ids == vocabulary.ids.get(EOS)).sum() <= 1
-        if is_line and not parts[split].span:
+        if is_line and not slices[split].span:
             yield f"the {split} split is one line of {len(ids):,} words"
-    if parts["train"].span:
+    if slices["train"].span:
         yield (
-            f"{parts['train'].path} has too few lines to hold out some: its words are split instead, into "
+            f"{slices['train'].path} has too few lines to hold out some: its words are split instead, into "
             f"{', '.join(SPLITS)} in this order, and no {EOS} is added at its end"
         )
     if text := text_file.describe_marks(marks):
         yield text
 
 
-def _extend(known: Vocabulary, train: Part, preparation: Preparation | None) -> Vocabulary:
+def _extend(known: Vocabulary, train: TextSlice, preparation: Preparation | None) -> Vocabulary:
     """Return a vocabulary with the new words of a text appended, the most frequent first."""
     room = preparation.vocab_size - len(known) if preparation and preparation.vocab_size else None
     if room is not None and room < 1:

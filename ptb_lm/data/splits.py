@@ -11,7 +11,7 @@ import numpy as np
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import SPLITS, tables, text, text_file
 from ptb_lm.data.preparation import PLAIN, Preparation
-from ptb_lm.data.text_file import LineBlocks, Part
+from ptb_lm.data.text_file import LineBlocks, TextSlice
 
 ALIASES = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
 PREPARED_PREFIX = "ptb."
@@ -40,7 +40,7 @@ _NAME = re.compile(
 _Files = dict[str, list[Path]]  # by split
 
 
-def find(path: Path, preparation: Preparation | None, column: str | None = None) -> dict[str, Part]:
+def find(path: Path, preparation: Preparation | None, column: str | None = None) -> dict[str, TextSlice]:
     """Return the text of each split.
 
     Raises:
@@ -64,13 +64,14 @@ def find(path: Path, preparation: Preparation | None, column: str | None = None)
         text_file.check_file(path)
         if preparation is None:
             raise UserError(f"the data folder {path} is a file, not a folder")
-        return _parts_of_file(Part(path, tokenizer=tokenizer, column=column), preparation)
+        return _slices_of_file(TextSlice(path, tokenizer=tokenizer, column=column), preparation)
     else:
         raise UserError(
             f"--data {path}: there is no such file or folder; give ptb, synthetic, a folder or a file"
         )
     return {
-        split: Part(paths[split][0], None, tokenizer, column, tuple(paths[split][1:])) for split in SPLITS
+        split: TextSlice(paths[split][0], None, tokenizer, column, tuple(paths[split][1:]))
+        for split in SPLITS
     }
 
 
@@ -139,7 +140,7 @@ def _files(folder: Path) -> tuple[str, _Files]:
     return name, found
 
 
-def _parts_of_file(whole: Part, preparation: Preparation) -> dict[str, Part]:
+def _slices_of_file(whole: TextSlice, preparation: Preparation) -> dict[str, TextSlice]:
     """Hold out blocks of lines that are spread over a file at random; words at its end if it has no lines."""
     lines = sum(chunk.count("\n") for _, chunk in text_file.chunks(whole))  # and all of it is text
     by_words = lines < len(SPLITS)

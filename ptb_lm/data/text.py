@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.preparation import Preparation
-from ptb_lm.data.text_file import Part, chunks, display_name, locate
+from ptb_lm.data.text_file import TextSlice, chunks, display_name, locate
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 
 Ids = NDArray[np.int32]
@@ -24,7 +24,7 @@ class UnknownWordError(UserError):
     """A text has a word that is not in its vocabulary, and the vocabulary has no `<unk>`."""
 
 
-def build_vocabulary(text: Part, preparation: Preparation | None = None) -> tuple[Vocabulary, Ids]:
+def build_vocabulary(text: TextSlice, preparation: Preparation | None = None) -> tuple[Vocabulary, Ids]:
     """Read a text once; return its vocabulary, by descending count and then word, and its ids [length].
 
     Args:
@@ -67,16 +67,16 @@ def build_vocabulary(text: Part, preparation: Preparation | None = None) -> tupl
     return Vocabulary(words[index] for index in order), final[ids]
 
 
-def count_words(part: Part) -> int:
+def count_words(text_slice: TextSlice) -> int:
     """Return how many words a text has, `<eos>` at each line's end among them.
 
     Raises:
         UserError: The file is missing, empty, binary or not UTF-8.
     """
-    return sum(len(words) for _, _, words in _words(part))
+    return sum(len(words) for _, _, words in _words(text_slice))
 
 
-def encode(text: Part, vocabulary: Vocabulary) -> tuple[Ids, NDArray[np.bool_]]:
+def encode(text: TextSlice, vocabulary: Vocabulary) -> tuple[Ids, NDArray[np.bool_]]:
     """Read a text as ids [length] of a known vocabulary, and mark the words that become `<unk>` [length].
 
     Raises:
@@ -93,9 +93,9 @@ def encode(text: Part, vocabulary: Vocabulary) -> tuple[Ids, NDArray[np.bool_]]:
     return ids, is_unknown
 
 
-def _encode_chunks(part: Part, table: dict[str, int]) -> Ids:
+def _encode_chunks(text_slice: TextSlice, table: dict[str, int]) -> Ids:
     pieces = []
-    for line, chunk, words in _words(part):
+    for line, chunk, words in _words(text_slice):
         try:
             # map and __getitem__ keep the loop over words in C.
             pieces.append(np.fromiter(map(table.__getitem__, words), np.int32, len(words)))
@@ -103,22 +103,23 @@ def _encode_chunks(part: Part, table: dict[str, int]) -> Ids:
             (word,) = error.args
             # Counted by newlines: <eos> may also be a word of the text.
             lines = enumerate(chunk.split("\n"), line)
-            found = (n for n, text in lines if word in part.tokenizer.prefix_tokens(f"{text}\n"))
+            found = (n for n, text in lines if word in text_slice.tokenizer.prefix_tokens(f"{text}\n"))
             # In none if the word is the space at which a line was cut: cutting by lines loses it.
             number = next(found, line)
             raise UnknownWordError(
-                f"{locate(part, number)}: the word {word!r} is not in the vocabulary, which has no {UNK}"
+                f"{locate(text_slice, number)}: the word {word!r} is not in the vocabulary, which has no "
+                f"{UNK}"
             ) from None
     return np.concatenate(pieces)
 
 
-def _words(part: Part) -> Iterator[tuple[int, str, list[str]]]:
+def _words(text_slice: TextSlice) -> Iterator[tuple[int, str, list[str]]]:
     """Yield the pieces of a text: number of the first line, text, and those of its words that are read."""
     before, begins = 0, True
-    for line, chunk in chunks(part):
-        words = part.tokenizer.prefix_tokens(chunk, begins=begins)  # a line's end is a word of its own
+    for line, chunk in chunks(text_slice):
+        words = text_slice.tokenizer.prefix_tokens(chunk, begins=begins)  # a line's end is a word of its own
         begins, count = chunk.endswith("\n"), len(words)
-        if part.span:
-            words = words[slice(*(max(each - before, 0) for each in part.span))]
+        if text_slice.span:
+            words = words[slice(*(max(each - before, 0) for each in text_slice.span))]
         yield line, chunk, words
         before += count

@@ -45,7 +45,7 @@ class LineBlocks(NamedTuple):
         return sorted(self.numbers)[block] * self.lines + within + 1
 
 
-class Part(NamedTuple):
+class TextSlice(NamedTuple):
     """A text, or some lines or words of it, and the tokenizer that finds its words.
 
     Attributes:
@@ -67,24 +67,24 @@ class Part(NamedTuple):
     marks: Counter[str] | None = None
 
 
-def locate(part: Part, number: int) -> str:
+def locate(text_slice: TextSlice, number: int) -> str:
     """Return where the line that is read as a number is, for people: its file, and the line or row there.
 
     A table is read again for that, if it is a file.
     """
-    if part.blocks is not None:
-        number = part.blocks.line(number)
-    if tables.format_of(part.path) in tables.TABLES:
-        if not part.path.is_file():  # but a pipe
-            return f"{display_name(part.path)}, line {number} of its text"
+    if text_slice.blocks is not None:
+        number = text_slice.blocks.line(number)
+    if tables.format_of(text_slice.path) in tables.TABLES:
+        if not text_slice.path.is_file():  # but a pipe
+            return f"{display_name(text_slice.path)}, line {number} of its text"
         before = 0
-        for path in (part.path, *part.shards):
-            for row, text in _rows(path, part.column):
+        for path in (text_slice.path, *text_slice.shards):
+            for row, text in _rows(path, text_slice.column):
                 before += text.count("\n")
                 if before >= number:
                     return f"{path}, {tables.row_location(path, row)}"
-    others = f" and its {len(part.shards)} other files" if part.shards else ""
-    return f"{display_name(part.path)}{others}, line {number}"
+    others = f" and its {len(text_slice.shards)} other files" if text_slice.shards else ""
+    return f"{display_name(text_slice.path)}{others}, line {number}"
 
 
 def lines(path: Path, column: str | None = None, *, nulls: Counter[Path] | None = None) -> Iterator[str]:
@@ -101,7 +101,7 @@ def lines(path: Path, column: str | None = None, *, nulls: Counter[Path] | None 
     return _lines(_refuse_empty(_pieces(path, column, nulls), path))
 
 
-def chunks(part: Part) -> Iterator[tuple[int, str]]:
+def chunks(text_slice: TextSlice) -> Iterator[tuple[int, str]]:
     """Yield (number of its first line among those that are read, text) for pieces that end between words.
 
     Where only white space separates words, or each character is one, they may end within a line; elsewhere
@@ -111,12 +111,12 @@ def chunks(part: Part) -> Iterator[tuple[int, str]]:
         UserError: A file is missing, binary or not UTF-8, or none has a line that is read.
     """
     line = 1
-    paths = (part.path, *part.shards)
-    every = itertools.chain.from_iterable(_pieces(path, part.column) for path in paths)
-    selected = every if part.blocks is None else _select(every, part.blocks)
-    for chunk in _cut(_refuse_empty(selected, part.path), part.tokenizer.last_cut):
-        if part.marks is not None:
-            part.marks.update({mark: chunk.count(mark) for mark in MARKS})
+    paths = (text_slice.path, *text_slice.shards)
+    every = itertools.chain.from_iterable(_pieces(path, text_slice.column) for path in paths)
+    selected = every if text_slice.blocks is None else _select(every, text_slice.blocks)
+    for chunk in _cut(_refuse_empty(selected, text_slice.path), text_slice.tokenizer.last_cut):
+        if text_slice.marks is not None:
+            text_slice.marks.update({mark: chunk.count(mark) for mark in MARKS})
         yield line, chunk
         line += chunk.count("\n")
 

@@ -47,8 +47,10 @@ def load(arguments: argparse.Namespace, run: RunConfig, vocabulary: Vocabulary, 
         return Text(corpus.splits[arguments.split], arguments.split, arguments.split, "", corpus)
     data = _data(run, vocabulary, arguments.data) if needs_data else None
     marks = Counter[str]()
-    part = text_file.Part(arguments.text, tokenizer=run.tokenizer, column=arguments.text_column, marks=marks)
-    ids, is_unknown = encode(part, vocabulary)
+    text_slice = text_file.TextSlice(
+        arguments.text, tokenizer=run.tokenizer, column=arguments.text_column, marks=marks
+    )
+    ids, is_unknown = encode(text_slice, vocabulary)
     # What stands before the first word of a text, which is then scored too.
     ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)
     name = text_file.display_name(arguments.text)

@@ -15,7 +15,7 @@ from support import installed
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus, preparation, splits, text, text_file
 from ptb_lm.data.preparation import SPACE, TOKENIZERS, Preparation, Tokenizer, from_flags
-from ptb_lm.data.text_file import Part
+from ptb_lm.data.text_file import TextSlice
 from ptb_lm.data.vocabulary import Vocabulary
 
 # Digests of the corpus that version 0.1.0 read from the files in data/README.md.
@@ -82,10 +82,11 @@ def test_a_limit_does_what_replacing_rare_words_beforehand_does(
     kept = [word for word in common if counts[word] >= (min_count or 1)][: vocab_size and vocab_size - 2]
     lines = (" ".join(w if w in kept else "<unk>" for w in line.split()) for line in content.splitlines())
     vocabulary, ids = text.build_vocabulary(
-        Part(write(tmp_path / "raw.txt", content)), Preparation(min_count=min_count, vocab_size=vocab_size)
+        TextSlice(write(tmp_path / "raw.txt", content)),
+        Preparation(min_count=min_count, vocab_size=vocab_size),
     )
     expected, expected_ids = text.build_vocabulary(
-        Part(write(tmp_path / "done.txt", "\n".join(lines) + "\n"))
+        TextSlice(write(tmp_path / "done.txt", "\n".join(lines) + "\n"))
     )
     assert vocabulary.words == expected.words
     assert len(vocabulary) == (vocab_size or len(vocabulary))
@@ -94,7 +95,7 @@ def test_a_limit_does_what_replacing_rare_words_beforehand_does(
 
 def test_unk_has_a_place_even_if_no_word_is_rare(tmp_path: Path) -> None:
     vocabulary, ids = text.build_vocabulary(
-        Part(write(tmp_path / "raw.txt", "a a\n")), Preparation(min_count=1)
+        TextSlice(write(tmp_path / "raw.txt", "a a\n")), Preparation(min_count=1)
     )
     assert vocabulary.words == ("a", "<eos>", "<unk>")
     assert ids.tolist() == [0, 0, 1]
@@ -377,11 +378,11 @@ def test_a_preparation_is_kept_as_json() -> None:
 def test_part_reads_its_lines_only(tmp_path: Path) -> None:
     path = write(tmp_path / "raw.txt", "a\r\nb\nc\nd\ne")
     for numbers, expected in (({0, 2}, "a b e"), ({1}, "c d"), ({2}, "e")):
-        vocabulary, ids = text.build_vocabulary(Part(path, text_file.LineBlocks(2, frozenset(numbers))))
+        vocabulary, ids = text.build_vocabulary(TextSlice(path, text_file.LineBlocks(2, frozenset(numbers))))
         assert [vocabulary.words[i] for i in ids if vocabulary.words[i] != "<eos>"] == expected.split()
     # The file may become shorter after its lines were counted.
     with pytest.raises(UserError, match=r"raw\.txt is empty"):
-        text.build_vocabulary(Part(path, text_file.LineBlocks(2, frozenset({3}))))
+        text.build_vocabulary(TextSlice(path, text_file.LineBlocks(2, frozenset({3}))))
 
 
 @pytest.mark.parametrize("chunk", [16, 1 << 20])

@@ -21,7 +21,7 @@ from support import installed
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus, splits, tables, text, text_file
 from ptb_lm.data.preparation import Preparation
-from ptb_lm.data.text_file import LineBlocks, Part
+from ptb_lm.data.text_file import LineBlocks, TextSlice
 from ptb_lm.data.vocabulary import Vocabulary
 
 LINES = [" = Title = ", "", 'He said "no", twice; é 中文 \u2028 .', "the end", "7"]
@@ -62,7 +62,7 @@ def test_every_format_has_the_same_lines(kind: str, packing: str, tmp_path: Path
     path = tmp_path / f"corpus{kind}{packing}"
     path.write_bytes(PACKED[packing](content))
     assert list(text_file.lines(path)) == LINES
-    assert sum(chunk.count("\n") for _, chunk in text_file.chunks(Part(path))) == len(LINES)
+    assert sum(chunk.count("\n") for _, chunk in text_file.chunks(TextSlice(path))) == len(LINES)
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -115,9 +115,9 @@ def test_an_error_names_the_line_or_row_of_a_table(name: str, tmp_path: Path) ->
     other = tmp_path / f"other{path.suffix}"
     other.write_bytes(table(path.suffix, {"text": ["a", "", "b\nb"]}))
     last = LineBlocks(1, frozenset(range(1, 9)))
-    for part in (Part(path), Part(path, last), Part(other, shards=(path, other))):
+    for text_slice in (TextSlice(path), TextSlice(path, last), TextSlice(other, shards=(path, other))):
         with pytest.raises(UserError, match=f"^{path}, {where}: the word 'zzz' "):
-            text.encode(part, known)
+            text.encode(text_slice, known)
 
 
 def test_an_error_in_a_pipe_counts_the_lines_of_its_text(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_an_error_in_a_pipe_counts_the_lines_of_its_text(tmp_path: Path) -> None
     writer = threading.Thread(target=path.write_text, args=("id,text\n1,a\n2,zzz\n",))
     writer.start()
     with pytest.raises(UserError, match=f"^{path}, line 2 of its text: the word 'zzz' "):
-        text.encode(Part(path), Vocabulary(["a", "<eos>"]))
+        text.encode(TextSlice(path), Vocabulary(["a", "<eos>"]))
     writer.join()
 
 

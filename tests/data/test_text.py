@@ -8,7 +8,7 @@ import pytest
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import text, text_file
 from ptb_lm.data.preparation import Tokenizer
-from ptb_lm.data.text_file import LineBlocks, Part
+from ptb_lm.data.text_file import LineBlocks, TextSlice
 from ptb_lm.data.vocabulary import Vocabulary
 
 
@@ -19,7 +19,7 @@ def write(folder: Path, content: str | bytes) -> Path:
 
 
 def words(folder: Path, content: str | bytes) -> list[str]:
-    vocabulary, ids = text.build_vocabulary(Part(write(folder, content)))
+    vocabulary, ids = text.build_vocabulary(TextSlice(write(folder, content)))
     return [vocabulary.words[index] for index in ids]
 
 
@@ -43,7 +43,7 @@ def test_words(content: str, expected: str, tmp_path: Path) -> None:
 
 
 def test_the_vocabulary_is_by_descending_count_and_then_word(tmp_path: Path) -> None:
-    vocabulary, ids = text.build_vocabulary(Part(write(tmp_path, "b a c b\nd a b\n")))
+    vocabulary, ids = text.build_vocabulary(TextSlice(write(tmp_path, "b a c b\nd a b\n")))
     assert vocabulary.words == ("b", "<eos>", "a", "c", "d")
     assert ids.tolist() == [0, 2, 3, 0, 1, 4, 2, 0, 1]
     assert ids.dtype == np.int32
@@ -63,7 +63,7 @@ def test_chunks_cut_no_word_and_no_character(
 
 def test_unknown_words_become_unk(tmp_path: Path) -> None:
     vocabulary = Vocabulary(["a", "<unk>", "<eos>"])
-    ids, is_unknown = text.encode(Part(write(tmp_path, "a b a\nc\n")), vocabulary)
+    ids, is_unknown = text.encode(TextSlice(write(tmp_path, "a b a\nc\n")), vocabulary)
     assert ids.tolist() == [0, 1, 0, 2, 1, 2]
     assert is_unknown.tolist() == [False, True, False, False, True, False]
 
@@ -86,7 +86,7 @@ def test_errors_name_file_and_line(
     monkeypatch.setattr(text_file, "CHUNK_BYTES", chunk)
     path = write(tmp_path, content)
     with pytest.raises(UserError, match=message):
-        text.encode(Part(path), Vocabulary(["a", "b", "<eos>"]))
+        text.encode(TextSlice(path), Vocabulary(["a", "b", "<eos>"]))
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 1 << 20])
@@ -99,9 +99,9 @@ def test_an_eos_in_the_text_ends_no_line(
         pytest.importorskip("nltk")
     monkeypatch.setattr(text_file, "CHUNK_BYTES", chunk)
     path = write(tmp_path, "a <eos>\n" * 3 + "A <eos> Zebra\n")
-    part = Part(path, blocks, Tokenizer(tokenize=tokenize, lowercase=True))
+    text_slice = TextSlice(path, blocks, Tokenizer(tokenize=tokenize, lowercase=True))
     with pytest.raises(UserError, match=r"text\.txt, line 4: .*'zebra'"):
-        text.encode(part, Vocabulary(["a", "<", "eos", ">", "<eos>"]))
+        text.encode(text_slice, Vocabulary(["a", "<", "eos", ">", "<eos>"]))
 
 
 @pytest.mark.parametrize(
@@ -115,13 +115,16 @@ def test_an_eos_in_the_text_ends_no_line(
 )
 def test_lines_and_chunks_name_the_same_byte(content: bytes, where: str, tmp_path: Path) -> None:
     path = write(tmp_path, content)
-    for read in (lambda path: list(text_file.chunks(Part(path))), lambda path: list(text_file.lines(path))):
+    for read in (
+        lambda path: list(text_file.chunks(TextSlice(path))),
+        lambda path: list(text_file.lines(path)),
+    ):
         with pytest.raises(UserError, match=f"{path}, {where}"):
             read(path)
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nothing\.txt does not exist"):
-        text.build_vocabulary(Part(tmp_path / "nothing.txt"))
+        text.build_vocabulary(TextSlice(tmp_path / "nothing.txt"))
     with pytest.raises(UserError, match="is a folder"):
-        text.build_vocabulary(Part(tmp_path))
+        text.build_vocabulary(TextSlice(tmp_path))
