@@ -7,14 +7,14 @@ from benchmarks.published import Figure, Publication, for_workload
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.formats import significant, times
-from ptb_lm.bench.results import Group, Result, distinct, speed_ratio
+from ptb_lm.bench.results import Result, ResultGroup, distinct, speed_ratio
 from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell
 from ptb_lm.pages.document import NOTHING, CaptionedTable
 
 _T = TypeVar("_T")
 
 
-def tables(groups: Sequence[Group]) -> Iterator[CaptionedTable]:
+def tables(groups: Sequence[ResultGroup]) -> Iterator[CaptionedTable]:
     """Yield a table for each source and pass that answers to a workload's passes.
 
     In another suite than the source's, only if one of its variants was measured there.
@@ -38,7 +38,9 @@ def tables(groups: Sequence[Group]) -> Iterator[CaptionedTable]:
                 yield _table(source, own, group, caption=title)
 
 
-def _table(source: Publication, figures: Sequence[Figure], group: Group, *, caption: str) -> CaptionedTable:
+def _table(
+    source: Publication, figures: Sequence[Figure], group: ResultGroup, *, caption: str
+) -> CaptionedTable:
     reference = source.references.get(group.workload, "")
     over = next((figure.name for figure in figures if figure.variant == reference), "")
     unit = group.work.unit if group.work else "items"
@@ -99,12 +101,12 @@ def _published_ratio(source: Publication, figure: Figure) -> float | None:
     return figure.times_as_fast_as(reference) if reference else None
 
 
-def _ratio(ours: Result, group: Group, reference: str) -> LogMean | None:
+def _ratio(ours: Result, group: ResultGroup, reference: str) -> LogMean | None:
     base = group.result(reference)
     return speed_ratio(ours, base) if base else None
 
 
-def _stands_beside_another_library(group: Group, figures: Sequence[Figure]) -> bool:
+def _stands_beside_another_library(group: ResultGroup, figures: Sequence[Figure]) -> bool:
     """Return whether a figure of cuDNN stands beside one of ours that is not."""
     results = (group.result(figure.variant) for figure in figures if "cudnn" in figure.variant)
     return any(" on cpu" in result.engine for result in results if result)

@@ -25,7 +25,7 @@ from scipy import stats
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
-from ptb_lm.bench.results import Group, Result, distinct, speed_ratio
+from ptb_lm.bench.results import Result, ResultGroup, distinct, speed_ratio
 from ptb_lm.bench.run.machine import DISTURBANCE_LIMIT
 from ptb_lm.bench.summary import summarise
 from ptb_lm.bench.variants import original
@@ -42,7 +42,7 @@ ALONE = (
 )
 
 
-def repetition_ratios(group: Group, repetitions: int) -> list[LogMean]:
+def repetition_ratios(group: ResultGroup, repetitions: int) -> list[LogMean]:
     """Return the ratio of a program to itself in each repetition.
 
     Args:
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def page(groups: Sequence[Group], repetitions: int) -> Iterator[str]:
+def page(groups: Sequence[ResultGroup], repetitions: int) -> Iterator[str]:
     """Yield the lines of a page: a table of each pass, and what it says."""
     for group in groups:
         ratios = repetition_ratios(group, repetitions)
@@ -105,7 +105,7 @@ def page(groups: Sequence[Group], repetitions: int) -> Iterator[str]:
         yield write_markdown(["repetition:", "ratio:", "95 % interval", "holds"], rows)
 
 
-def _describe_load(group: Group) -> str:
+def _describe_load(group: ResultGroup) -> str:
     """Say what other programs took of the machine beside the blocks."""
     others = [row.others for result in group.results for row in result.blocks if row.others is not None]
     if not others:

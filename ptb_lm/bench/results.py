@@ -95,8 +95,8 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
-    """A pass of a workload: its results, those of most items a second first, those without figures last."""
+class ResultGroup:
+    """The results of one pass of a workload: the most items a second first, those without figures last."""
 
     suite: str
     workload: str
@@ -171,7 +171,7 @@ class Group:
 class Summary:
     """A benchmark's results."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[ResultGroup, ...]
     environment: Mapping[str, tuple[str, ...]]  # the distinct values that the rows recorded, by name
     sessions: tuple[str, ...]  # when each run that measured rows began
     commands: tuple[str, ...]

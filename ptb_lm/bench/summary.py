@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench import row_archive, rows, variants
-from ptb_lm.bench.results import Group, Result, Summary, distinct, group_by_key, pair
+from ptb_lm.bench.results import Result, ResultGroup, Summary, distinct, group_by_key, pair
 from ptb_lm.bench.rows import MEASURED, SECOND_MODEL, WRONG, Row
 from ptb_lm.bench.selection import instead_of
 from ptb_lm.bench.variants import declared_precision, original
@@ -66,7 +66,7 @@ def _group(
     *,
     baseline: str | None,
     source: Path,
-) -> Group:
+) -> ResultGroup:
     first = members[0]
     name = f"{first.workload}, {first.pass_name}"
     baselines = distinct(row.baseline for row in members)
@@ -92,7 +92,7 @@ def _group(
         _result(own, blocks[variant], wrong.get(_program(own[0])), blocks.get(baseline, ()), planned, several)
         for variant, own in by_variant.items()
     ]
-    return Group(
+    return ResultGroup(
         suite=first.suite,
         workload=first.workload,
         pass_name=first.pass_name,

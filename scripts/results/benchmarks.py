@@ -15,7 +15,7 @@ from benchmarks.studies import coverage
 from ptb_lm.bench import row_archive
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
-from ptb_lm.bench.results import Group, Result, Summary, distinct, speed_ratio
+from ptb_lm.bench.results import Result, ResultGroup, Summary, distinct, speed_ratio
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common.markdown_tables import write_markdown
 from ptb_lm.pages.document import NOTHING
@@ -58,7 +58,7 @@ def newest(results: Path, names: str | Sequence[str]) -> str:
 
 def find(
     results: Path, keys: Mapping[str, str], variant: str = "variant"
-) -> tuple[Group | None, Result | None]:
+) -> tuple[ResultGroup | None, Result | None]:
     """Return the group and the result that keys name; None where there is none."""
     for group in read(results, keys["bench"]).groups:
         if group.workload == keys["workload"] and group.pass_name == keys.get("pass", "train"):
@@ -107,7 +107,7 @@ def _cell(results: Path, keys: Mapping[str, Any]) -> str:
     return FIGURES[keys["figure"]](group, result, _ratio(group, result, keys))
 
 
-def _ratio(group: Group, result: Result, keys: Mapping[str, Any]) -> LogMean | None:
+def _ratio(group: ResultGroup, result: Result, keys: Mapping[str, Any]) -> LogMean | None:
     base = group.result(keys.get("to", group.baseline))
     return speed_ratio(result, base) if base and base.blocks else None
 
@@ -131,7 +131,7 @@ def _share(result: Result) -> str:
     return f"{reached:.0%}" if reached <= 1 else formats.UNDERESTIMATED
 
 
-FIGURES: dict[str, Callable[[Group, Result, LogMean | None], str]] = {
+FIGURES: dict[str, Callable[[ResultGroup, Result, LogMean | None], str]] = {
     "words a second": lambda group, result, value: f"{result.rate.median:,.0f}" if result.rate else "",
     "mean words a second": lambda group, result, value: (
         f"{result.mean_rate.estimate:,.0f}" if result.mean_rate else ""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from ptb_lm.bench.reporting import answer
-from ptb_lm.bench.results import Group
+from ptb_lm.bench.results import ResultGroup
 from ptb_lm.common import files
 from ptb_lm.comparison.curves import Curve, CurvePlot
 from ptb_lm.data.preparation import PTB
@@ -43,7 +43,7 @@ def plan(results: Path, bench: str, variants: Sequence[str]) -> dict[str, Plot]:
     return {"curves.svg": curves} | ({"speed.svg": speed} if speed else {})
 
 
-def _choose(group: Group, variants: Sequence[str]) -> Group:
+def _choose(group: ResultGroup, variants: Sequence[str]) -> ResultGroup:
     """Return a group with some of its variants only."""
     return dataclasses.replace(
         group, results=tuple(each for each in group.results if each.variant in variants)

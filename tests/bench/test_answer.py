@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from bench_rows import WORK, document, rounds, row, unmeasured
 
-from ptb_lm.bench.results import Group, speed_ratio
+from ptb_lm.bench.results import ResultGroup, speed_ratio
 from ptb_lm.bench.summary import summarise
 from ptb_lm.pages import plots
 from ptb_lm.pages.bars import SpeedPlot
@@ -171,7 +171,7 @@ def test_the_first_line_leaves_out(rows: Any, tmp_path: Path) -> None:
     assert not re.search("second time|fewer|may be", first)
 
 
-def interval(group: Group, of: str, to: str) -> tuple[float, float]:
+def interval(group: ResultGroup, of: str, to: str) -> tuple[float, float]:
     return speed_ratio(group.result(of), group.result(to)).interval
 
 

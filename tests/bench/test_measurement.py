@@ -18,7 +18,7 @@ import pytest
 
 from ptb_lm.bench import gate
 from ptb_lm.bench import rows as bench_rows
-from ptb_lm.bench.results import Group
+from ptb_lm.bench.results import ResultGroup
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.run import pool, process, runner
 from ptb_lm.bench.run.machine import Product, products
@@ -207,7 +207,7 @@ def test_nothing_is_built_while_another_program_is_checked(tmp_path: Path, fake:
     assert started.index((AGAIN, "build")) < started.index(("torch/block", "build"))
 
 
-def run_quick(folder: Path, *, passes: tuple[str, ...] = ("train",), **chosen: Any) -> Group:
+def run_quick(folder: Path, *, passes: tuple[str, ...] = ("train",), **chosen: Any) -> ResultGroup:
     """Run quick with some variants, all of which take the same time; return its training pass."""
     options = Options(suite="quick", baseline="torch/cudnn", **chosen)
     rates = {"gemm_gflops": 1.0, "gemm_library": "", "gemm_shape": "", "gemm_threads": 1}

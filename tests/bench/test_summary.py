@@ -7,7 +7,7 @@ import pytest
 from bench_rows import ENVIRONMENT, WORK, document, rounds, row, unmeasured, write
 
 from ptb_lm.bench import row_archive
-from ptb_lm.bench.results import Group, Summary
+from ptb_lm.bench.results import ResultGroup, Summary
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common.errors import UserError
 
@@ -18,7 +18,7 @@ def summary_of(folder: Path, rows: Any, **options: Any) -> Summary:
     return summarise(write(folder, rows), **options)
 
 
-def group_of(folder: Path, rows: Any, **options: Any) -> Group:
+def group_of(folder: Path, rows: Any, **options: Any) -> ResultGroup:
     (group,) = summary_of(folder, rows, **options).groups
     return group
 

@@ -13,7 +13,7 @@ from support import ROOT
 from typing_extensions import override
 
 from ptb_lm.bench import summary
-from ptb_lm.bench.results import Group, Result, speed_ratio
+from ptb_lm.bench.results import Result, ResultGroup, speed_ratio
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import declared_precision, original
 from ptb_lm.common.errors import UserError
@@ -263,7 +263,7 @@ QUESTIONS: tuple[dict[str, str], ...] = (
 EVIDENCE = sorted({(each, rule.framework) for rule in RULES for each in rule.evidence})
 
 
-def features_of(file: str, group: Group) -> set[str]:
+def features_of(file: str, group: ResultGroup) -> set[str]:
     """Return what the machine had on which a benchmark was measured, and what its variants used of it."""
     if file.endswith("cuda"):
         return {HOPPER}
@@ -305,7 +305,7 @@ def test_a_rule_takes_the_fastest_that_was_measured(where: tuple[str, str], fram
     assert asked, "a rule names evidence that it does not answer by"
 
 
-def _answers(group: Group, framework: str, question: dict[str, str]) -> Iterator[Result]:
+def _answers(group: ResultGroup, framework: str, question: dict[str, str]) -> Iterator[Result]:
     """Yield the framework's measured models that would answer a question of ours."""
     for result in group.measured_results:
         kind, _, rest = original(result.variant).partition("/")
@@ -316,12 +316,12 @@ def _answers(group: Group, framework: str, question: dict[str, str]) -> Iterator
             yield result
 
 
-def _result(group: Group, variant: str) -> Result:
+def _result(group: ResultGroup, variant: str) -> Result:
     (found,) = [result for result in group.measured_results if result.variant == variant]
     return found
 
 
-def _read(file: str, workload: str) -> Group:
+def _read(file: str, workload: str) -> ResultGroup:
     found = summary.summarise(ROOT / "results" / "bench" / f"{file}.jsonl.gz")
     (group,) = [each for each in found.groups if (each.workload, each.pass_name) == (workload, "train")]
     return group

@@ -7,7 +7,7 @@ from pathlib import Path
 from ptb_lm.bench import intervals
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.sentences import write_items
-from ptb_lm.bench.results import Group, Result, Summary, distinct, group_by_key
+from ptb_lm.bench.results import Result, ResultGroup, Summary, distinct, group_by_key
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.summary import EQUAL_WORK, common_precision, summarise
 from ptb_lm.common.errors import UserError
@@ -93,7 +93,7 @@ def compare_benchmarks(a: Path, b: Path, *, baseline: str | None = None) -> Docu
     )
 
 
-def _key(group: Group) -> tuple[str, str, str]:
+def _key(group: ResultGroup) -> tuple[str, str, str]:
     return group.suite, group.workload, group.pass_name
 
 
@@ -102,7 +102,7 @@ def _content(summary: Summary) -> str:
     return ", ".join(f"{workload} ({' and '.join(names)})" for workload, names in passes.items())
 
 
-def _incomparable(a: Group, b: Group) -> str:
+def _incomparable(a: ResultGroup, b: ResultGroup) -> str:
     """Say why the ratios of two groups do not compare; "" if they do."""
     if a.baseline != b.baseline:
         return f"the baseline is {a.baseline} in A and {b.baseline} in B"
@@ -118,7 +118,7 @@ def _incomparable(a: Group, b: Group) -> str:
     return ""
 
 
-def _pairs(a: Group, b: Group) -> list[_Pair]:
+def _pairs(a: ResultGroup, b: ResultGroup) -> list[_Pair]:
     """Return the variants that both measured, in A's order."""
     found = []
     for one in a.measured_results:
@@ -135,7 +135,7 @@ def _pairs(a: Group, b: Group) -> list[_Pair]:
     return found
 
 
-def _list_broken_off(common: Sequence[tuple[Group, Group]]) -> Iterator[str]:
+def _list_broken_off(common: Sequence[tuple[ResultGroup, ResultGroup]]) -> Iterator[str]:
     """Yield what one benchmark measured and the other did not, or not to the end, and why."""
     passes = group_by_key(
         ((result.label, f"{result.status} in {name}: {result.reason}"), other.name)
@@ -168,7 +168,7 @@ def _describe(folder: Path, summary: Summary) -> str:
     return f"{folder}{f' ({facts_text})' if facts_text else ''}"
 
 
-def _table(pairs: Sequence[_Pair], group: Group) -> Table:
+def _table(pairs: Sequence[_Pair], group: ResultGroup) -> Table:
     baseline, unit = group.label(group.baseline), group.work.unit if group.work else "items"
     columns = [
         Column("", numeric=False),

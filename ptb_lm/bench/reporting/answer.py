@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats, result_table
 from ptb_lm.bench.reporting.sentences import write_items
-from ptb_lm.bench.results import Group, Summary, distinct, group_by_key, speed_ratio
+from ptb_lm.bench.results import ResultGroup, Summary, distinct, group_by_key, speed_ratio
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.variants import TITLES, original, program
 from ptb_lm.common.markdown_tables import Column, Table
@@ -29,13 +29,13 @@ _FASTEST_EXECUTION = "where a cell type has several executions, this is the fast
 CellType: TypeAlias = tuple[str, str]
 
 
-def choose_groups(groups: Sequence[Group]) -> list[Group]:
+def choose_groups(groups: Sequence[ResultGroup]) -> list[ResultGroup]:
     """Return a pass of each workload with figures: train, as it is what people wait for, or else forward."""
     chosen = {(group.suite, group.workload): group for group in groups if group.candidates and group.work}
     return list(chosen.values())
 
 
-def speeds(groups: Sequence[Group]) -> dict[str, dict[CellType, LogMean | None]]:
+def speeds(groups: Sequence[ResultGroup]) -> dict[str, dict[CellType, LogMean | None]]:
     """Return the speeds of the fastest of each cell type, by workload and by cell type.
 
     All workloads have all cell types, in the order of the models; None stands where one was not measured.
@@ -65,7 +65,7 @@ def speeds(groups: Sequence[Group]) -> dict[str, dict[CellType, LogMean | None]]
     }
 
 
-def _heading(group: Group, groups: Sequence[Group]) -> str:
+def _heading(group: ResultGroup, groups: Sequence[ResultGroup]) -> str:
     """Return the heading of a group's speeds; the suite is part of it where there are several."""
     suite = f"{group.suite}: " if len({each.suite for each in groups}) > 1 else ""
     kind = "" if group.pass_name == "train" else f", {group.pass_name}"
@@ -73,7 +73,7 @@ def _heading(group: Group, groups: Sequence[Group]) -> str:
     return f"{suite}{group.workload}{kind}: {unit} a second"
 
 
-def table(groups: Sequence[Group]) -> Iterator[CaptionedTable]:
+def table(groups: Sequence[ResultGroup]) -> Iterator[CaptionedTable]:
     """Yield the table of speeds, if there are any: a row a cell type and framework, a column a workload."""
     chosen = choose_groups(groups)
     panels = speeds(chosen)
@@ -96,7 +96,7 @@ def table(groups: Sequence[Group]) -> Iterator[CaptionedTable]:
         yield CaptionedTable(table=Table(columns, rows), remarks=remarks)
 
 
-def plot(groups: Sequence[Group]) -> Iterator[SpeedPlot]:
+def plot(groups: Sequence[ResultGroup]) -> Iterator[SpeedPlot]:
     """Yield the bar chart of the speeds, if there are any, with a panel for each workload."""
     chosen = choose_groups(groups)
     panels = {
@@ -116,7 +116,7 @@ def _bar(framework: str, mean: LogMean) -> Bar:
     return Bar(label=framework, value=mean.estimate, text=text, ends=mean.interval)
 
 
-def sentences(groups: Sequence[Group]) -> list[str]:
+def sentences(groups: Sequence[ResultGroup]) -> list[str]:
     """Return a sentence or two of all passes together, if several have a choice, and of each."""
     described = [(group, _compare(group)) for group in groups]
     choosing = [
@@ -128,7 +128,7 @@ def sentences(groups: Sequence[Group]) -> list[str]:
     return write_items("answer.md", groups=described, **together)
 
 
-def _compare(group: Group) -> dict[str, Any]:
+def _compare(group: ResultGroup) -> dict[str, Any]:
     """Return how a pass's fastest compares with the other candidates, by their names."""
     first = group.fastest
     ratios = {
@@ -162,7 +162,7 @@ def _compare(group: Group) -> dict[str, Any]:
     }
 
 
-def _compare_all(described: Sequence[tuple[Group, dict[str, Any]]]) -> dict[str, Any]:
+def _compare_all(described: Sequence[tuple[ResultGroup, dict[str, Any]]]) -> dict[str, Any]:
     """Return what to take in which passes, in which of them that is sure, and what may be best in all."""
     groups = [group for group, _ in described]
     alike = len({group.pass_name for group in groups}) == 1
@@ -224,7 +224,7 @@ def _bars(speeds: Mapping[str, LogMean], width: int, block: str) -> Iterator[str
         yield f"{f'{name:<{label}}' if is_wide else ''}  {bar:<{longest}}  {formats.rate(mean):>{number}}"
 
 
-def _notes(group: Group) -> Iterator[str]:
+def _notes(group: ResultGroup) -> Iterator[str]:
     """Yield which variants have no figures and why, and what the names of the others stand for."""
     unmeasured = group_by_key(
         ((result.status, result.reason), result.label) for result in group.results if not result.blocks

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ptb_lm.bench.intervals import spread
-from ptb_lm.bench.results import Group, Summary, distinct, group_by_key
+from ptb_lm.bench.results import ResultGroup, Summary, distinct, group_by_key
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.run.machine import DISTURBANCE_LIMIT
 from ptb_lm.bench.run.record import PACKAGES
@@ -37,7 +37,7 @@ def list_mixtures(summary: Summary) -> Iterator[str]:
             yield f"{what} ({', '.join(values)})"
 
 
-def find_doubts(group: Group) -> dict[str, Any]:
+def find_doubts(group: ResultGroup) -> dict[str, Any]:
     """Return reasons for doubt: too few cores, disturbed blocks, an unsteady machine, no A/A test."""
     blocks = [row for result in group.results for row in result.blocks]
     quotas = {
@@ -62,7 +62,7 @@ def count_threads(row: Row) -> int | None:
     return int(found[0]) * int(row.environment.get("processes") or 1) if found else None
 
 
-def gemm_rates(group: Group) -> Mapping[str, Sequence[float]]:
+def gemm_rates(group: ResultGroup) -> Mapping[str, Sequence[float]]:
     """Return the GEMM rates beside the blocks, in GFLOP/s, by what they were measured on.
 
     Rows of earlier versions do not tell on what, and are left out.

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from ptb_lm.bench.intervals import LogMean
-from ptb_lm.bench.results import Group, distinct, group_by_key
+from ptb_lm.bench.results import ResultGroup, distinct, group_by_key
 from ptb_lm.bench.variants import TITLES, program
 from ptb_lm.model.frameworks import FRAMEWORKS, MODELS
 from ptb_lm.pages.document import NOTHING
@@ -99,7 +99,7 @@ def wrap(text: str, width: int, *, indent: int = 0) -> list[str]:
     return textwrap.wrap(text, max(width, 20), subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
-def title(groups: Sequence[Group]) -> str:
+def title(groups: Sequence[ResultGroup]) -> str:
     """Return what was compared: workloads, devices, frameworks, precisions and programs."""
     results = [result for group in groups for result in group.measured_results]
     if not results:
@@ -131,7 +131,7 @@ def precision(name: str) -> str:
     return _PRECISIONS.get(name, name)
 
 
-def legend(group: Group) -> Iterator[str]:
+def legend(group: ResultGroup) -> Iterator[str]:
     """Yield what the names in a group's table stand for, a line a program."""
     programs = group_by_key(
         (_AGAIN if result.is_repetition else result.description, result.blocks[0].label)

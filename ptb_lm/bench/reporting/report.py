@@ -11,7 +11,7 @@ from pathlib import Path
 from ptb_lm.bench import checkout
 from ptb_lm.bench.reporting import answer, doubts, formats, result_table
 from ptb_lm.bench.reporting.sentences import write_items
-from ptb_lm.bench.results import Group, Summary, distinct, group_by_key
+from ptb_lm.bench.results import ResultGroup, Summary, distinct, group_by_key
 from ptb_lm.bench.run.machine import DISTURBANCE_LIMIT
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common import cli
@@ -112,7 +112,7 @@ def _subtitle(summary: Summary) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _workload(title: str, groups: Sequence[Group]) -> Section:
+def _workload(title: str, groups: Sequence[ResultGroup]) -> Section:
     """Describe a workload, given its passes."""
     published_tables = checkout.load("published.tables:tables")
     precisions = distinct(precision for group in groups for precision in group.precisions)
@@ -131,14 +131,14 @@ def _workload(title: str, groups: Sequence[Group]) -> Section:
     )
 
 
-def _remarks(groups: Sequence[Group], precisions: Sequence[str]) -> list[str]:
+def _remarks(groups: Sequence[ResultGroup], precisions: Sequence[str]) -> list[str]:
     """Return what stands below the table of a workload's passes."""
     blocks = [(result.variant, row) for group in groups for result in group.results for row in result.blocks]
     counts = (
         (doubts.count_threads(row) or row.environment.get("threads"), variant) for variant, row in blocks
     )
     threads = group_by_key((str(count), variant) for count, variant in counts if count is not None)
-    notes: list[tuple[Group, str, list[str]]] = []
+    notes: list[tuple[ResultGroup, str, list[str]]] = []
     for group in groups:
         noted = group_by_key((note, result.label) for result in group.results for note in result.notes)
         for note, labels in noted.items():
@@ -156,7 +156,7 @@ def _remarks(groups: Sequence[Group], precisions: Sequence[str]) -> list[str]:
     )
 
 
-def _plots(group: Group, *, several: bool) -> Iterator[BarPlot]:
+def _plots(group: ResultGroup, *, several: bool) -> Iterator[BarPlot]:
     """Yield ratios to the baseline with intervals, and fractions of the GEMM rate with quartiles."""
     suffix = f", {group.pass_name}" if several else ""
     ratios = [
@@ -181,7 +181,7 @@ def _plots(group: Group, *, several: bool) -> Iterator[BarPlot]:
         yield BarPlot(title=f"Fraction of the GEMM rate{suffix}", bars=fractions, origin=0, percent=True)
 
 
-def _details(group: Group) -> Iterator[CaptionedTable]:
+def _details(group: ResultGroup) -> Iterator[CaptionedTable]:
     """Yield the table of every pair, if there are several, and the details with the machine's rates."""
     if len(group.measured_results) > 1:
         yield CaptionedTable(

@@ -19,7 +19,7 @@ from ptb_lm.bench.reporting.formats import (
     significant,
     wrap,
 )
-from ptb_lm.bench.results import Group, Result, distinct, group_by_key, speed_ratio
+from ptb_lm.bench.results import Result, ResultGroup, distinct, group_by_key, speed_ratio
 from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell
 from ptb_lm.pages.document import NOTHING
 
@@ -43,11 +43,11 @@ class ResultColumn:
     """
 
     title: str
-    value: Callable[[Result, Group], Any] | str
+    value: Callable[[Result, ResultGroup], Any] | str
     text: Callable[[Any], str] = str
     numeric: bool = True
 
-    def heading(self, group: Group) -> str:
+    def heading(self, group: ResultGroup) -> str:
         """Return the title for a group."""
         return self.title.format(
             unit=group.work.unit if group.work else "items",
@@ -55,7 +55,7 @@ class ResultColumn:
             fastest=group.fastest.label if group.fastest else "the fastest",
         )
 
-    def cell(self, result: Result, group: Group) -> str:
+    def cell(self, result: Result, group: ResultGroup) -> str:
         """Return the text of a result's cell."""
         known = getattr(result, self.value) if isinstance(self.value, str) else self.value(result, group)
         return NOTHING if known is None else self.text(known)
@@ -72,7 +72,7 @@ def _quartiles(seconds: Spread) -> str:
     return f"{significant(seconds.low * 1e3)}–{significant(seconds.high * 1e3)}"
 
 
-def _rounds(result: Result, _: Group) -> str:
+def _rounds(result: Result, _: ResultGroup) -> str:
     again = len(result.blocks) - result.rounds
     return f"{result.rounds} of {result.planned_rounds or result.rounds}{f', {again} again' if again else ''}"
 
@@ -135,7 +135,7 @@ DETAILS = (
 )
 
 
-def table(groups: Sequence[Group]) -> Table | None:
+def table(groups: Sequence[ResultGroup]) -> Table | None:
     """Return the table of a workload's passes; None where it has no row."""
     shown = COLUMNS.get(groups[0].suite, DEFAULT)
     left_out = _unavailable(groups)
@@ -161,7 +161,7 @@ def table(groups: Sequence[Group]) -> Table | None:
     return Table(columns, rows)
 
 
-def details(group: Group) -> Table:
+def details(group: ResultGroup) -> Table:
     """Return the table of how a group was measured."""
     columns = [Column("", numeric=False), *(Column(each.title, each.numeric) for each in DETAILS)]
     rows = [
@@ -171,7 +171,7 @@ def details(group: Group) -> Table:
     return Table(columns, rows)
 
 
-def pairs(group: Group) -> Table:
+def pairs(group: ResultGroup) -> Table:
     """Return the table of all pairs: how many times as fast as a column's variant a row's is."""
     members = group.measured_results
     columns = [Column(result.variant) for result in members[1:]]
@@ -188,14 +188,14 @@ def pairs(group: Group) -> Table:
     return Table([Column("", numeric=False), *columns], rows)
 
 
-def to_lines(groups: Sequence[Group], width: int) -> list[str]:
+def to_lines(groups: Sequence[ResultGroup], width: int) -> list[str]:
     """Return the tables of a terminal, one for each pass that has figures, with empty lines around them."""
     tables = [_list_ratios(group, width) for group in groups if group.measured_results and group.work]
     lines = [line for table in tables for line in ("", *table)]
     return ["", *wrap(_HOW_TO_READ, width), *lines, ""] if lines else []
 
 
-def _list_ratios(group: Group, width: int) -> Iterator[str]:
+def _list_ratios(group: ResultGroup, width: int) -> Iterator[str]:
     """Yield two lines a variant: its name, and its median speed with the ratios to others."""
     members, fastest = group.measured_results, group.fastest
     names = f"the baseline is {group.label(group.baseline)}"
@@ -219,13 +219,13 @@ def _list_ratios(group: Group, width: int) -> Iterator[str]:
         yield from wrap(ROUNDS_ALONE, width)
 
 
-def unavailable(groups: Sequence[Group]) -> dict[str, list[str]]:
+def unavailable(groups: Sequence[ResultGroup]) -> dict[str, list[str]]:
     """Return which variants are not available here, by the reason."""
     variants = group_by_key((reason, variant) for variant, reason in _unavailable(groups).items())
     return {reason: sorted(names) for reason, names in variants.items()}
 
 
-def _unavailable(groups: Sequence[Group]) -> dict[str, str]:
+def _unavailable(groups: Sequence[ResultGroup]) -> dict[str, str]:
     """Return the reasons by variant, of those that are unavailable in all their passes."""
     results = [result for group in groups for result in group.results]
     others = {each.variant for each in results if each.status != "unavailable" or each.blocks}
@@ -233,7 +233,7 @@ def _unavailable(groups: Sequence[Group]) -> dict[str, str]:
     return {name: next(each.reason for each in results if each.variant == name) for name in variants}
 
 
-def _cells(result: Result | None, group: Group, shown: Sequence[ResultColumn]) -> list[TableCell]:
+def _cells(result: Result | None, group: ResultGroup, shown: Sequence[ResultColumn]) -> list[TableCell]:
     if result is not None and result.blocks:
         return [each.cell(result, group) for each in shown]
     why = f"{result.status}: {result.reason}" if result else "not part of this pass"
