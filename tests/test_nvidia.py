@@ -64,7 +64,7 @@ def test_the_build_that_fits(lines: list[str], build: str | None, smi: Path) -> 
     says(smi, *lines)
     found = nvidia.build_for(nvidia.gpus())
     assert (found and found.name) == build
-    assert bool(nvidia.trouble(nvidia.gpus())) is (build != "")
+    assert bool(nvidia.unusable_reason(nvidia.gpus())) is (build != "")
 
 
 def test_a_driver_that_knows_no_capability_is_asked_without(smi: Path) -> None:

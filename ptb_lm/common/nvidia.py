@@ -87,15 +87,15 @@ def build_for(found: list[Gpu]) -> TorchBuild | None:
     return next(usable, None)
 
 
-def trouble(found: list[Gpu]) -> str:
+def unusable_reason(found: list[Gpu]) -> str:
     """Return why pip's default build of torch cannot use some of these GPUs; "" if it can."""
     return next((each for gpu in found if (each := _obstacle(gpu, BUILDS[0]))), "")
 
 
 @functools.cache
-def warn(trouble: str) -> None:
+def warn(reason: str) -> None:
     """Say on stderr, once per process, why the CPU is used although there is a GPU."""
-    streams.print_to_stderr(f"warning: computing on the CPU: {trouble}")
+    streams.print_to_stderr(f"warning: computing on the CPU: {reason}")
 
 
 def _obstacle(gpu: Gpu, build: TorchBuild) -> str:
@@ -131,7 +131,7 @@ def main() -> int:
     build = build_for(found) if found else WITHOUT_CUDA
     if build and build.name and index:
         print("--index-url", f"{index}/{build.name}", build.torch, sep="\n")
-    elif problem := trouble(found):
+    elif problem := unusable_reason(found):
         remedy = f"no build of torch 2.11 to 2.13 can use it, and training runs on the CPU; see {PAGE}"
         if build:
             remedy = (

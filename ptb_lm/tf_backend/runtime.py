@@ -79,13 +79,13 @@ def choose_device(choice: Choice) -> Device:
     """
     gpus = tf.config.list_physical_devices("GPU")
     if choice.device != "cpu" and not gpus:
-        trouble = f"tensorflow {tf.__version__} finds no CUDA device here"
+        problem = f"tensorflow {tf.__version__} finds no CUDA device here"
         if found := nvidia.gpus():
-            trouble += f"; for the {found[0].name} it needs an environment of its own, as {nvidia.PAGE} says"
+            problem += f"; for the {found[0].name} it needs an environment of its own, as {nvidia.PAGE} says"
         if choice.device == "cuda":
-            raise UserError(f"--device cuda: {trouble}")
+            raise UserError(f"--device cuda: {problem}")
         if found:
-            nvidia.warn(trouble)
+            nvidia.warn(problem)
     gpu = choice.device == "cuda" or (choice.device == "auto" and bool(gpus))
     if gpu and (choice.model, choice.execution) == ("cudnn", "xla"):
         raise UserError("XLA cannot compile CudnnRNNV3; choose --execution graph or eager, or --model basic")

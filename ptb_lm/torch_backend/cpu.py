@@ -120,7 +120,9 @@ def _limit_to_machine(choice: Implementation) -> Implementation:
 
     The kernels are compiled only if they are chosen.
     """
-    native_ones = not _is_switched_off() and choice.kernels == "native" and native.trouble() is None
+    native_ones = (
+        not _is_switched_off() and choice.kernels == "native" and native.unavailable_reason() is None
+    )
     possible: dict[str, Callable[[], bool]] = {
         "MKL": lambda: True,
         "oneDNN": is_onednn_exact,
@@ -132,9 +134,9 @@ def _limit_to_machine(choice: Implementation) -> Implementation:
     )
 
 
-def trouble() -> str | None:
+def kernels_unavailable_reason() -> str | None:
     """Return why there are no kernels of our own; None if there are, or if the user turned them off."""
-    return None if _is_switched_off() else native.trouble()
+    return None if _is_switched_off() else native.unavailable_reason()
 
 
 def _is_switched_off() -> bool:
@@ -226,8 +228,8 @@ def facts() -> dict[str, str]:
     if products == "OpenBLAS":  # whose version torch's does not tell
         products += f" {metadata.version('scipy-openblas32')}"
     found = {"kernels": get_implementation().kernels, "float32_products": products}
-    why_none = trouble() if found["kernels"] == "torch" else None
-    return found | ({"no_kernels": why_none} if why_none else {})
+    reason = kernels_unavailable_reason() if found["kernels"] == "torch" else None
+    return found | ({"no_kernels": reason} if reason else {})
 
 
 def describe_implementation(dtype: torch.dtype) -> str:

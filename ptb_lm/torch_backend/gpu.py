@@ -37,7 +37,8 @@ def is_seen() -> bool:
 
 def is_usable() -> bool:
     """Return whether there is a CUDA device that torch can use."""
-    return _find_trouble() == ""
+    _, problem = _examine_gpu()
+    return not problem
 
 
 def select_device(name: str) -> torch.device:
@@ -51,14 +52,12 @@ def select_device(name: str) -> torch.device:
     """
     if name == "cpu":
         return torch.device("cpu")
-    trouble = _find_trouble()
-    if trouble and name == "cuda":
-        raise UserError(f"--device cuda: {trouble}")
-    if trouble is None and name == "cuda":
-        raise UserError(f"--device cuda: torch {torch.__version__} finds no CUDA device here")
-    if trouble:
-        nvidia.warn(trouble)
-    return torch.device("cuda" if trouble == "" else "cpu")
+    is_present, problem = _examine_gpu()
+    if problem and name == "cuda":
+        raise UserError(f"--device cuda: {problem}")
+    if problem and is_present:
+        nvidia.warn(problem)
+    return torch.device("cpu" if problem else "cuda")
 
 
 def is_selected(name: str) -> bool:
@@ -71,8 +70,8 @@ def is_selected(name: str) -> bool:
 
 
 @functools.cache
-def _find_trouble() -> str | None:
-    """Return why the GPU cannot be used; "" if it can; None if there is no GPU."""
+def _examine_gpu() -> tuple[bool, str]:
+    """Return whether there is a GPU, and why torch cannot use one; "" if it can."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -81,15 +80,15 @@ def _find_trouble() -> str | None:
         except (RuntimeError, AssertionError) as error:
             found, problem = True, _first_sentence(error)
     if found:
-        return f"the GPU cannot be used: {problem}" if problem else ""
+        return True, f"the GPU cannot be used: {problem}" if problem else ""
     if not (there := nvidia.gpus()):
-        return None
+        return False, f"torch {torch.__version__} finds no CUDA device here"
     # Why pip's default build of torch does not fit the driver or the GPU; otherwise torch's own reason.
-    reasons = [nvidia.trouble(there), *(_first_sentence(each.message) for each in caught)]
+    reasons = [nvidia.unusable_reason(there), *(_first_sentence(each.message) for each in caught)]
     if torch.version.cuda is None:
         reasons = [f"torch {torch.__version__} is a build without CUDA"]
     reason = next(filter(None, reasons), f"torch {torch.__version__} does not find it")
-    return f"the GPU {there[0].name} cannot be used: {reason}; {WHICH_BUILD}"
+    return True, f"the GPU {there[0].name} cannot be used: {reason}; {WHICH_BUILD}"
 
 
 def allocate_workspace(device: torch.device) -> None:

@@ -163,7 +163,7 @@ def list_libraries(device: str, precision: str) -> list[Library]:
     found = [Library(f"torch.mm ({cpu.name_torch_library(dtype)})", _multiply_by_torch, plain, threads)]
     if dtype == torch.float32 and cpu.is_onednn_exact():
         found.append(Library("torch.mm (oneDNN)", _multiply_by_torch, cpu.use_onednn, threads))
-    if dtype == torch.float32 and native.trouble() is None and native.can_multiply():
+    if dtype == torch.float32 and native.unavailable_reason() is None and native.can_multiply():
         found.append(Library("OpenBLAS", native.load().multiply, plain, threads))
     if dtype in (torch.float32, torch.float64):
         found.append(Library("NumPy", _multiply_by_numpy, plain, _count_threads_of_numpy))

@@ -112,8 +112,8 @@ class Runtime:
             hints.append("bf16 is slow on this CPU, which does not multiply in bfloat16 itself")
         if self.model == "persistent":
             hints.append("--model persistent is for a GPU in fp16, and slow here")
-        if trouble := cpu.facts().get("no_kernels"):
-            hints.append(f"training is slower than it could be, without compiled kernels: {trouble}")
+        if reason := cpu.facts().get("no_kernels"):
+            hints.append(f"training is slower than it could be, without compiled kernels: {reason}")
         return hints
 
     def wait(self) -> None:

@@ -87,7 +87,7 @@ def test_which_libraries_there_are() -> None:
     }
     own = "MKL" if torch.backends.mkl.is_available() else "BLAS"
     onednn = ["torch.mm (oneDNN)"] if cpu.is_onednn_exact() else []
-    openblas = ["OpenBLAS"] if native.can_multiply() and native.trouble() is None else []
+    openblas = ["OpenBLAS"] if native.can_multiply() and native.unavailable_reason() is None else []
     assert names["fp32"] == [f"torch.mm ({own})", *onednn, *openblas, "NumPy"]
     assert names["fp64"] == [f"torch.mm ({own})", "NumPy"]
     assert len(names["bf16"]) == len(names["fp16"]) == 1

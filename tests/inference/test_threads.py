@@ -124,7 +124,9 @@ def test_threads_get_the_serial_numbers_and_leave_no_setting(
     assert list(threads.map(lambda _: settings(), range(16))) == [before] * 16
 
 
-@pytest.mark.skipif(native.trouble() is not None, reason="torch's workers are told by kernels of our own")
+@pytest.mark.skipif(
+    native.unavailable_reason() is not None, reason="torch's workers are told by kernels of our own"
+)
 def test_numbers_depend_on_no_thread_s_denormal_ones(
     load: Callable[..., LanguageModel], threads: futures.ThreadPoolExecutor
 ) -> None:

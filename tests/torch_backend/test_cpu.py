@@ -202,7 +202,7 @@ def test_the_variable_has_priority_over_a_resumed_run(monkeypatch: pytest.Monkey
     assert cpu.get_implementation().kernels == "torch"
     monkeypatch.setenv(cpu.VARIABLE, "native")
     cpu.restore_implementation(np.array([cpu.KERNELS.index("torch"), 0], np.uint8))
-    assert cpu.get_implementation().kernels == ("torch" if native.trouble() else "native")
+    assert cpu.get_implementation().kernels == ("torch" if native.unavailable_reason() else "native")
     monkeypatch.setenv(cpu.VARIABLE, "bogus")
     with pytest.raises(UserError, match="PTB_LM_KERNELS=bogus"):
         cpu.set_implementation(cpu.get_implementation())
@@ -252,7 +252,7 @@ def test_the_default_depends_on_the_processor(monkeypatch: pytest.MonkeyPatch) -
             (False, False, True, "OpenBLAS"),
             (False, False, False, "MKL"),
         ):
-            if expected == "OpenBLAS" and native.trouble():
+            if expected == "OpenBLAS" and native.unavailable_reason():
                 continue
             monkeypatch.setattr(cpu, "is_intel", lambda intel=intel: intel)
             monkeypatch.setattr(cpu, "is_onednn_exact", lambda exact=exact: exact)
@@ -295,10 +295,12 @@ def test_private_names_of_torch_exist() -> None:
         assert isinstance(torch.backends.mkldnn.matmul.fp32_precision, str)  # type: ignore[attr-defined]
     assert isinstance(torch.autograd.profiler._is_profiler_enabled, bool)
     if sys.platform == "linux":
-        assert "cannot be loaded" not in (native.trouble() or "")
+        assert "cannot be loaded" not in (native.unavailable_reason() or "")
 
 
-@pytest.mark.skipif(cpu.trouble() is not None, reason="without kernels there is another hint")
+@pytest.mark.skipif(
+    cpu.kernels_unavailable_reason() is not None, reason="without kernels there is another hint"
+)
 def test_hints_say_why_what_was_chosen_is_slow_here(
     monkeypatch: pytest.MonkeyPatch, tiny_config: Config
 ) -> None:

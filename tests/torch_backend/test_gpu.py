@@ -42,7 +42,7 @@ def replace_answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., N
         return value if callable(value) else lambda *_: value
 
     def replace(available: Any, listed: list[nvidia.Gpu], **more: Any) -> None:
-        gpu._find_trouble.cache_clear()
+        gpu._examine_gpu.cache_clear()
         nvidia.warn.cache_clear()
         monkeypatch.setattr(nvidia, "gpus", lambda: listed)
         monkeypatch.setattr(torch.version, "cuda", more.pop("cuda", "13.0"))
@@ -52,7 +52,7 @@ def replace_answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., N
             monkeypatch.setattr(torch.cuda, name, answer(value))
 
     yield replace
-    gpu._find_trouble.cache_clear()
+    gpu._examine_gpu.cache_clear()
     nvidia.warn.cache_clear()
 
 

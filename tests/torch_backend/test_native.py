@@ -27,7 +27,9 @@ from ptb_lm.torch_backend.native import library  # noqa: E402
 from ptb_lm.torch_backend.optimizers import add_scaled  # noqa: E402
 from ptb_lm.torch_backend.precision import PRECISIONS, Masters  # noqa: E402
 
-needs_kernels = pytest.mark.skipif(native.trouble() is not None, reason=f"no kernels: {native.trouble()}")
+needs_kernels = pytest.mark.skipif(
+    native.unavailable_reason() is not None, reason=f"no kernels: {native.unavailable_reason()}"
+)
 TYPES = [torch.float32, torch.bfloat16]
 # Relative to the norm of what is computed; bfloat16 rounds each number that is kept to 2^-9.
 ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
@@ -401,10 +403,11 @@ def test_on_processors_with_narrower_vectors(march: str, lanes: int, monkeypatch
     test_every_nan_stays_one_in_bfloat16()
 
 
-TROUBLE = (
-    "from ptb_lm.torch_backend import cpu, native; print(native.trouble(), cpu.get_implementation().kernels)"
+PRINT_REASON = (
+    "from ptb_lm.torch_backend import cpu, native; "
+    "print(native.unavailable_reason(), cpu.get_implementation().kernels)"
 )
-NO_TROUBLE = "None native\n"
+USES_KERNELS = "None native\n"
 
 
 # A compiler's arguments name its output.
@@ -457,7 +460,7 @@ class TestWithoutKernels:
     def test_a_compiler_that_makes_none_is_reported(self, compiler: str, noun: str, tmp_path: Path) -> None:
         if compiler.startswith("#!"):
             compiler = write_compiler(tmp_path / "c++", compiler)
-        done = run(TROUBLE, PATH=str(tmp_path), CXX=compiler, XDG_CACHE_HOME=str(tmp_path))
+        done = run(PRINT_REASON, PATH=str(tmp_path), CXX=compiler, XDG_CACHE_HOME=str(tmp_path))
         assert noun in done.stdout
         assert done.stdout.endswith(" torch\n")
         assert noun == "loaded" or not [*tmp_path.glob("ptb_lm/*")]
@@ -493,8 +496,8 @@ class TestWithoutKernels:
         folder.parent.write_text("") if cache == "a file" else folder.mkdir(0o777, parents=True)
         if cache != "a file":
             folder.chmod(0o777)
-        done = run(TROUBLE, XDG_CACHE_HOME=str(folder.parent), CXX=quick_compiler)
-        assert done.stdout == NO_TROUBLE
+        done = run(PRINT_REASON, XDG_CACHE_HOME=str(folder.parent), CXX=quick_compiler)
+        assert done.stdout == USES_KERNELS
         assert not [*folder.parent.rglob("kernels-*")]
 
     @needs_kernels
@@ -502,11 +505,11 @@ class TestWithoutKernels:
         self, quick_compiler: str, tmp_path: Path
     ) -> None:
         no_home = "def none(): raise RuntimeError('no home')"
-        code = f"import pathlib\n{no_home}\npathlib.Path.home = none\n{TROUBLE}"
+        code = f"import pathlib\n{no_home}\npathlib.Path.home = none\n{PRINT_REASON}"
         (tmp_path / "temporary").mkdir()
         temporary = str(tmp_path / "temporary")
         done = run(code, XDG_CACHE_HOME="", TMPDIR=temporary, CXX=quick_compiler)
-        assert done.stdout == NO_TROUBLE
+        assert done.stdout == USES_KERNELS
         assert not list((tmp_path / "temporary").iterdir())
 
     @needs_kernels
@@ -514,20 +517,20 @@ class TestWithoutKernels:
         self, quick_compiler: str, tmp_path: Path
     ) -> None:
         environment = {"XDG_CACHE_HOME": str(tmp_path), "CXX": quick_compiler}
-        assert run(TROUBLE, **environment).stdout == NO_TROUBLE
+        assert run(PRINT_REASON, **environment).stdout == USES_KERNELS
         (compiled,) = (tmp_path / "ptb_lm").iterdir()
         whole, first_time = compiled.read_bytes(), compiled.stat().st_mtime_ns
-        assert run(TROUBLE, **environment).stdout == NO_TROUBLE
+        assert run(PRINT_REASON, **environment).stdout == USES_KERNELS
         assert compiled.stat().st_mtime_ns == first_time
         compiled.write_bytes(whole[:100])
-        assert run(TROUBLE, **environment).stdout == NO_TROUBLE
+        assert run(PRINT_REASON, **environment).stdout == USES_KERNELS
         assert compiled.read_bytes() == whole
 
     @needs_kernels
     def test_a_compiler_may_have_arguments(self, quick_compiler: str, tmp_path: Path) -> None:
         without_a_space = Path(quick_compiler).rename(tmp_path / "quick-c++")
-        done = run(TROUBLE, XDG_CACHE_HOME=str(tmp_path), CXX=f"env {without_a_space}")
-        assert done.stdout == NO_TROUBLE
+        done = run(PRINT_REASON, XDG_CACHE_HOME=str(tmp_path), CXX=f"env {without_a_space}")
+        assert done.stdout == USES_KERNELS
 
     def test_the_kernels_can_be_switched_off(self, small_corpus: Path, tmp_path: Path) -> None:
         """Then nothing is compiled, nor missed, by a new run or by one that goes on."""
@@ -557,7 +560,7 @@ stat -c '%i %Y' "$XDG_CACHE_HOME"/ptb_lm/*
     private = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
     compiled = native.load()._library._name
     done = subprocess.run(
-        [*private, "sh", "-c", script, "sh", compiled, sys.executable, TROUBLE],
+        [*private, "sh", "-c", script, "sh", compiled, sys.executable, PRINT_REASON],
         capture_output=True,
         text=True,
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},

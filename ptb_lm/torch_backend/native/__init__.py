@@ -1,7 +1,7 @@
 """Kernels of our own for a CPU, in C++ (kernels.cpp): compiled at their first use, and kept in a cache.
 
 They need a C++ compiler, once, and a few functions that torch exports for extensions. Where either is
-missing, torch's own operations compute the same, more slowly; `trouble` says why.
+missing, torch's own operations compute the same, more slowly; `unavailable_reason` says why.
 """
 
 import ctypes
@@ -290,7 +290,7 @@ def load() -> Kernels:
 
 
 @functools.cache
-def trouble() -> str | None:
+def unavailable_reason() -> str | None:
     """Return why there are no kernels; None if there are."""
     try:
         load()

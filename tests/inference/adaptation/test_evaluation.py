@@ -375,7 +375,7 @@ def test_the_tuned_perplexity_is_that_of_what_was_chosen(
 def test_a_gpu_that_cannot_be_used_is_told(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu, "_find_trouble", lambda: "no kernel")
+    monkeypatch.setattr(gpu, "_examine_gpu", lambda: (True, "no kernel"))
     nvidia.warn.cache_clear()
     assert "cuda: no kernel" in runs.refusal(capsys, evaluate, run, "--cache", "--device", "cuda")
     assert runs.run_command(evaluate, run, "--cache", "--device", "auto") == 0
