@@ -34,7 +34,7 @@ from typing_extensions import override
 from benchmarks.classifier_task import ClassifierTask
 from ptb_lm.bench import check
 from ptb_lm.bench.check import expected, problem
-from ptb_lm.bench.check.bounds import BOUNDS, CTC, Checked, Errors
+from ptb_lm.bench.check.bounds import BOUNDS, CTC, CheckResult, Errors
 from ptb_lm.bench.check.expected import Answer, Question, fingerprint
 from ptb_lm.model import reference_updates
 
@@ -136,14 +136,14 @@ def check_classifier(
     seed: int,
     passes: Collection[str] = ("train",),
     model: Classifier | None = None,
-    earlier: Checked | None = None,
-) -> Checked:
+    earlier: CheckResult | None = None,
+) -> CheckResult:
     """Compare a classifier with the reference; see ptb_lm.bench.check.check."""
     errors = _errors(task, precision)
     question = ClassifierQuestion(task, problem.distinct_rows(task), seed)
     model = build(task.config, question.weights) if model is None else model
     loss, seconds = _compare(model, question, errors, passes)
-    return Checked(
+    return CheckResult(
         loss=loss,
         first_step_seconds=seconds,
         errors={**errors.numbers(), "rows": task.batch_size, "distinct_rows": question.distinct},

@@ -88,7 +88,7 @@ class AfterOtherStepsError(Exception):
 
 def checked_twice(
     task: Task, build: check.Build, *, precision: str = "fp32", passes: Collection[str] = ("train",)
-) -> check.Checked:
+) -> check.CheckResult:
     """Compare a model, let it do other steps, and compare it again, as the benchmark does before it times."""
     steps = timed_steps.prepare(task, build, seed=3)
     compare = functools.partial(

@@ -112,7 +112,7 @@ def test_what_was_compared_is_timed_from_a_run_s_initial_weights(monkeypatch: py
     """The object that was compared is the one that is timed."""
     compared, compare = [], check.check
 
-    def spied(*given: Any, model: Any, **more: Any) -> check.Checked:
+    def spied(*given: Any, model: Any, **more: Any) -> check.CheckResult:
         compared.append(model)
         return compare(*given, model=model, **more)
 

@@ -17,10 +17,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ptb_lm.bench.check import language
-from ptb_lm.bench.check.bounds import Checked, WrongError, check_shapes
+from ptb_lm.bench.check.bounds import CheckResult, WrongError, check_shapes
 from ptb_lm.bench.workloads import LanguageTask, Task
 
-__all__ = ["Build", "Checked", "WrongError", "check", "check_shapes", "check_unknown_dropout"]
+__all__ = ["Build", "CheckResult", "WrongError", "check", "check_shapes", "check_unknown_dropout"]
 
 Build = Callable[[Any, Mapping[str, NDArray[Any]]], Any]
 
@@ -34,8 +34,8 @@ def check(
     seed: int,
     passes: Collection[str] = ("train",),
     model: Any = None,
-    earlier: Checked | None = None,
-) -> Checked:
+    earlier: CheckResult | None = None,
+) -> CheckResult:
     """Compare a variant with the reference.
 
     Args:

@@ -172,7 +172,7 @@ def check_shapes(weights: Arrays, wanted: parameters.Shapes) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class CheckResult:
     """The result of a comparison that a variant passed.
 
     Attributes:

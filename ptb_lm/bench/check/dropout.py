@@ -32,7 +32,7 @@ from ptb_lm.model.backend import Backend
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks, Place, places
 
-Kept: TypeAlias = Masks[NDArray[np.bool_]]  # the entries of a window's masks that are kept
+KeepMasks: TypeAlias = Masks[NDArray[np.bool_]]  # the entries of a window's masks that are kept
 
 SHARE_DEVIATIONS = 7.0  # by how many standard deviations a share of a mask's entries may be off
 WINDOWS = 4  # with masks of their own, of the variant and of the reference
@@ -47,7 +47,7 @@ def without_dropout(config: Config) -> Config:
     return config.replace(**everywhere, **as_everywhere)
 
 
-def check_masks(task: LanguageTask, windows: Sequence[Kept]) -> None:
+def check_masks(task: LanguageTask, windows: Sequence[KeepMasks]) -> None:
     """Check that the masks of consecutive windows are where the configuration wants them, and drop as much.
 
     And that each of them is drawn by itself: two that are the same, of two windows or layers, or for all rows
@@ -56,9 +56,9 @@ def check_masks(task: LanguageTask, windows: Sequence[Kept]) -> None:
     Raises:
         WrongError: They do not, or are not.
     """
-    for kept in windows:
-        _check_places(task, kept)
-        _check_each_is_drawn(_with_places(task, kept))
+    for masks in windows:
+        _check_places(task, masks)
+        _check_each_is_drawn(_with_places(task, masks))
     for before, after in itertools.pairwise(windows):
         for (one, place), (other, _) in zip(
             *(_with_places(task, each) for each in (before, after)), strict=True
@@ -66,7 +66,7 @@ def check_masks(task: LanguageTask, windows: Sequence[Kept]) -> None:
             _check_apart("the next window", one, other, (place.keep_prob, place.keep_prob))
 
 
-def _check_places(task: LanguageTask, reported: Kept) -> None:
+def _check_places(task: LanguageTask, reported: KeepMasks) -> None:
     """Check that masks have the right shapes, and keep the right share."""
     place = _places(task)
     if reported.weights.keys() != place.weights.keys() or len(reported.units) != len(place.units):
@@ -109,19 +109,19 @@ def _check_apart(
         )
 
 
-def scaled_masks(task: LanguageTask, kept: Kept) -> dict[str, Any]:
+def scaled_masks(task: LanguageTask, masks: KeepMasks) -> dict[str, Any]:
     """Return masks as the reference takes them: 1 / keep_prob where something is kept, else 0."""
     place = _places(task)
-    units = [np.divide(mask, each.keep_prob) for mask, each in zip(kept.units, place.units, strict=True)]
-    weights = {name: np.divide(kept.weights[name], each.keep_prob) for name, each in place.weights.items()}
+    units = [np.divide(mask, each.keep_prob) for mask, each in zip(masks.units, place.units, strict=True)]
+    weights = {name: np.divide(masks.weights[name], each.keep_prob) for name, each in place.weights.items()}
     return {"masks": units or None, "weight_masks": weights}
 
 
-def _with_places(task: LanguageTask, kept: Kept) -> list[tuple[NDArray[np.bool_], Place]]:
+def _with_places(task: LanguageTask, masks: KeepMasks) -> list[tuple[NDArray[np.bool_], Place]]:
     """Return all masks of a window, each with its place."""
     place = _places(task)
-    weights = [(kept.weights[name], each) for name, each in place.weights.items()]
-    return [*weights, *zip(kept.units, place.units, strict=True)]
+    weights = [(masks.weights[name], each) for name, each in place.weights.items()]
+    return [*weights, *zip(masks.units, place.units, strict=True)]
 
 
 def _places(task: LanguageTask) -> Masks[Place]:

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.bench import rows
 from ptb_lm.bench.check import dropout, expected, problem
-from ptb_lm.bench.check.bounds import BOUNDS, Checked, Errors, WrongError
+from ptb_lm.bench.check.bounds import BOUNDS, CheckResult, Errors, WrongError
 from ptb_lm.bench.check.language_question import LanguageQuestion, stretch_answer
 from ptb_lm.bench.run.timed_steps import reports_masks
 from ptb_lm.bench.workloads import LanguageTask
@@ -53,8 +53,8 @@ def check(
     seed: int,
     passes: Collection[str] = ("train",),
     model: Backend | None = None,
-    earlier: Checked | None = None,
-) -> Checked:
+    earlier: CheckResult | None = None,
+) -> CheckResult:
     """Compare a language model with the reference; see ptb_lm.bench.check.check."""
     errors, question = _errors(task, precision), _question(task, passes, seed)
     model = build(task.config, question.weights) if model is None else model
@@ -81,7 +81,7 @@ def check(
             f"{how}; with it, the mean of {dropout.WINDOWS} losses is off by "
             f"{deviations:.1f} standard deviations; a step moves the weights by its gradient's norm"
         )
-    return Checked(
+    return CheckResult(
         loss=first.loss / task.config.num_steps,
         first_step_seconds=first.seconds,
         errors={**errors.numbers(), "rows": task.batch_size, "distinct_rows": question.distinct},
@@ -129,7 +129,7 @@ class _Step(NamedTuple):
     # Fingerprints of the weights before, as weight decay alone would leave them, less those after.
     moved: dict[str, NDArray[np.float64]]
     rounding: dict[str, float]  # the norm of that by which their own rounding can have changed the weights
-    masks: dropout.Kept | None
+    masks: dropout.KeepMasks | None
 
 
 def _compare(model: Backend, question: LanguageQuestion, errors: Errors) -> _Step:
@@ -210,7 +210,7 @@ def _train_windows(model: Backend, windows: Sequence[Any], question: LanguageQue
     batch_size, steps = windows[0][0].shape
     state, before = model.zero_state(batch_size), model.export_weights()
     for index, ((x_BT, y_BT), rate) in enumerate(zip(windows, question.rates, strict=True)):
-        kept = model.next_masks(batch_size, steps) if question.task.config.has_dropout else None
+        masks = model.next_masks(batch_size, steps) if question.task.config.has_dropout else None
         start = time.perf_counter()
         state, loss = model.train_step(x_BT, y_BT, state, learning_rate=rate)
         (measured,) = model.read([loss])
@@ -225,7 +225,7 @@ def _train_windows(model: Backend, windows: Sequence[Any], question: LanguageQue
         }
         times = question.additions(index)
         rounding = {name: _rounding(before[name], after[name], times.get(name, 1)) for name in before}
-        yield _Step(measured.nll / batch_size, measured.gradient_norm, seconds, moved, rounding, kept)
+        yield _Step(measured.nll / batch_size, measured.gradient_norm, seconds, moved, rounding, masks)
         before = after
 
 

@@ -40,7 +40,7 @@ class LanguageQuestion(expected.Question):
 
     task: LanguageTask
     distinct: int
-    masks: tuple[dropout.Kept, ...] = field(repr=False)
+    masks: tuple[dropout.KeepMasks, ...] = field(repr=False)
     forward: bool
     seed: int
 

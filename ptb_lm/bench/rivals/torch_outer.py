@@ -65,7 +65,7 @@ class Stack(RecurrentStack):
         return self.run(x_TBI, list(state))
 
 
-class Scripted(TorchBackend):
+class ScriptedBackend(TorchBackend):
     """A model whose layers are one TorchScript module."""
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
@@ -83,7 +83,7 @@ class Scripted(TorchBackend):
         return f"{super().engine}; all layers in one TorchScript module"
 
 
-class Compiled(TorchBackend):
+class CompiledBackend(TorchBackend):
     """A model whose training step is one graph of torch.compile."""
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
@@ -109,7 +109,7 @@ class Compiled(TorchBackend):
         return x_TBI, after
 
 
-_EXECUTIONS: Mapping[str, type[TorchBackend]] = {"jit": Scripted, "compile": Compiled}
+_EXECUTIONS: Mapping[str, type[TorchBackend]] = {"jit": ScriptedBackend, "compile": CompiledBackend}
 
 
 def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> TorchBackend:

@@ -89,7 +89,7 @@ class Candidate:
         self.task = task if batch_size is None else task.with_batch_size(batch_size)
         self.precision = named.precision or options.precision
         self._variant, self._passes, self._seed = variant, declared.passes, options.seed
-        self._checked: check.Checked | None = None
+        self._result: check.CheckResult | None = None
         start = time.perf_counter()
         self._build = named.builder(
             self.task.registry, device=options.device, precision=self.precision, seed=options.seed
@@ -124,11 +124,11 @@ class Candidate:
         Raises:
             WrongError: It computes something else than the reference.
         """
-        start, earlier = time.perf_counter(), self._checked
+        start, earlier = time.perf_counter(), self._result
         check.check_shapes(self.steps.export_weights(), self.task.shapes)
         if earlier:
             self.steps.restart()  # to the masks of dropout that the reference has answered with
-        self._checked = checked = check.check(
+        self._result = result = check.check(
             self.task,
             self._build,
             precision=self.precision,
@@ -142,11 +142,11 @@ class Candidate:
             return {}
         return {
             "engine": self.steps.engine,
-            "parity": checked.errors,
-            "check": {**checked.what, "variant": self._variant, "engine": self.steps.engine},
-            "loss": checked.loss,
+            "parity": result.errors,
+            "check": {**result.what, "variant": self._variant, "engine": self.steps.engine},
+            "loss": result.loss,
             "check_seconds": time.perf_counter() - start,
-            "first_step_seconds": checked.first_step_seconds,
+            "first_step_seconds": result.first_step_seconds,
         }
 
     def _begin_anew(self) -> None:

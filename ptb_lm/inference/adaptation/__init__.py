@@ -121,14 +121,14 @@ class AdaptationRequest:
 
     Attributes:
         adaptation: The settings: as given, or their defaults.
-        held: "dynamic.rate" -> a setting that was given, which tuning leaves alone.
+        fixed: "dynamic.rate" -> a setting that was given, which tuning leaves alone.
         tune: True to tune the others on the valid split.
         tune_words: The number of its first words to tune on; 0: all.
         out: The folder for the result; None: it is only printed.
     """
 
     adaptation: Adaptation
-    held: dict[str, Any] = field(default_factory=dict)
+    fixed: dict[str, Any] = field(default_factory=dict)
     tune: bool = False
     tune_words: int = 0
     out: Path | None = None
@@ -178,7 +178,7 @@ def read_flags(arguments: argparse.Namespace) -> AdaptationRequest | None:
         UserError: A flag stands without the one that it belongs to, or does not go with another.
     """
     chosen: dict[str, Any] = {}
-    held: dict[str, Any] = {}
+    fixed: dict[str, Any] = {}
     for kind, settings in KINDS.items():
         given = {
             each.name: value
@@ -187,11 +187,11 @@ def read_flags(arguments: argparse.Namespace) -> AdaptationRequest | None:
         }
         if getattr(arguments, kind):
             chosen[kind] = settings(**given)
-            held |= {f"{kind}.{name}": value for name, value in given.items()}
+            fixed |= {f"{kind}.{name}": value for name, value in given.items()}
         elif given:
             raise UserError(f"--{kind}-{next(iter(given))} needs --{kind}")
-    tries_rms = arguments.tune and "dynamic.rule" not in held
-    if "dynamic.damping" in held and chosen["dynamic"].rule != "rms" and not tries_rms:
+    tries_rms = arguments.tune and "dynamic.rule" not in fixed
+    if "dynamic.damping" in fixed and chosen["dynamic"].rule != "rms" and not tries_rms:
         raise UserError("--dynamic-damping needs --dynamic-rule rms")
     if arguments.tune_words is not None and not arguments.tune:
         raise UserError("--tune-words needs --tune")
@@ -210,7 +210,7 @@ def read_flags(arguments: argparse.Namespace) -> AdaptationRequest | None:
         raise UserError("--tune chooses the settings on the valid split, so score another split")
     return AdaptationRequest(
         adaptation=Adaptation(**chosen),
-        held=held,
+        fixed=fixed,
         tune=arguments.tune,
         tune_words=arguments.tune_words or 0,
         out=arguments.out,

@@ -115,7 +115,7 @@ def _tune(
         scorer,
         valid,
         request.adaptation,
-        held=request.held,
+        fixed=request.fixed,
         on_trial=lambda settings, perplexity: print_line(f"  {perplexity:8.3f}  {_describe(settings)}"),
     )
     # Of equals min returns the first, and the first trial is the unadapted model.

@@ -40,7 +40,7 @@ def tune(
     ids: Ids,
     start: Adaptation,
     *,
-    held: Mapping[str, Any],
+    fixed: Mapping[str, Any],
     on_trial: Callable[[Dynamic | Cache | None, float], object],
 ) -> tuple[Adaptation, Trials]:
     """Search for the best settings for a text: first of dynamic evaluation, then of the cache.
@@ -49,13 +49,13 @@ def tune(
         scorer: The trained model.
         ids: The text to tune on, which is not the one to report.
         start: The settings to begin at; a part that is None stays so.
-        held: "dynamic.rate" -> the value that is not to be changed.
+        fixed: "dynamic.rate" -> the value that is not to be changed.
         on_trial: Function that is called with every trial.
 
     Returns:
         (the best settings, all trials in their order)
     """
-    search, dynamic, cache = _Search(scorer, ids, held, on_trial), start.dynamic, start.cache
+    search, dynamic, cache = _Search(scorer, ids, fixed, on_trial), start.dynamic, start.cache
     text = scorer.score(ids, None, keep_hidden=cache is not None, description="unadapted")
     search.note(None, text.perplexity)
     if dynamic:
@@ -71,7 +71,7 @@ class _Search:
 
     scorer: AdaptedScorer
     ids: Ids
-    held: Mapping[str, Any]
+    fixed: Mapping[str, Any]
     on_trial: Callable[[Dynamic | Cache | None, float], object]
     trials: Trials = field(default_factory=dict)
 
@@ -132,7 +132,7 @@ class _Search:
 
     def _values(self, kind: str, name: str, start: T, grid: Sequence[T]) -> Sequence[T]:
         """Return the values to try for a setting."""
-        return (start,) if f"{kind}.{name}" in self.held else grid
+        return (start,) if f"{kind}.{name}" in self.fixed else grid
 
 
 def distinct_sizes(sizes: Sequence[int], words: int) -> Sequence[int]:

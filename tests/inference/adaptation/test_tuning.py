@@ -44,7 +44,7 @@ def test_it_ends() -> None:
     assert search(1e9, (0.1, 0.4), below=1) == [0.1, 0.4, 0.8]  # and not 1.6
     assert search(0.01, (1, 2)) == [1, 2]  # half of 1 is no whole number
     assert least(lambda value: value, (0.0, 1.0)) == 0  # nothing lies below zero
-    assert search(7, (3.0,)) == [3.0]  # a value that was given is held
+    assert search(7, (3.0,)) == [3.0]  # a value that was given stays
 
 
 def test_equal_values_end_the_search() -> None:
