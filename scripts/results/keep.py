@@ -11,7 +11,7 @@ from ptb_lm.bench import row_archive, rows
 from ptb_lm.common import files, json_files
 from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs
-from ptb_lm.inference.adaptation import Cache, Dynamic
+from ptb_lm.inference.adaptation import DynamicEvaluation, NeuralCache
 from ptb_lm.training.run_directory import RunDirectory
 from results import flags, store
 
@@ -147,7 +147,7 @@ def adaptation(results: Path, file: Path, name: str, of: str) -> None:
     store.put(results, store.RUNS, [row], "id")
 
 
-_KINDS: dict[str, Any] = {"dynamic": Dynamic, "cache": Cache}
+_KINDS: dict[str, Any] = {"dynamic": DynamicEvaluation, "cache": NeuralCache}
 
 
 def benchmark(results: Path, folder: Path, name: str) -> None:

@@ -8,14 +8,14 @@ from support import ROOT
 
 from ptb_lm import train
 from ptb_lm.common import flags
-from ptb_lm.inference.adaptation import Cache, Dynamic
+from ptb_lm.inference.adaptation import DynamicEvaluation, NeuralCache
 
 ADAPTATION = (ROOT / "docs" / "adaptation.md").read_text(encoding="utf-8")
 
 
 def settings() -> Iterator[tuple[str, str]]:
     """Yield the flag of each setting of a model that adapts, and its default."""
-    for kind, defaults in (("dynamic", Dynamic()), ("cache", Cache())):
+    for kind, defaults in (("dynamic", DynamicEvaluation()), ("cache", NeuralCache())):
         for each in dataclasses.fields(defaults):
             value = getattr(defaults, each.name)
             yield f"--{kind}-{each.name}", value if isinstance(value, str) else f"{value:g}"

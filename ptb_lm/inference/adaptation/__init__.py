@@ -18,7 +18,7 @@ from ptb_lm.model.hyperparameter import hyperparameter as setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dynamic:
+class DynamicEvaluation:
     """Dynamic evaluation: the weights follow the text by gradient steps, and decay back to the trained ones.
 
     Krause et al., "Dynamic Evaluation of Neural Sequence Models", 2018. W0 are the trained weights. G is the
@@ -62,7 +62,7 @@ class Dynamic:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cache:
+class NeuralCache:
     """A neural cache: words that followed similar hidden states become more likely.
 
     Grave et al., "Improving Neural Language Models with a Continuous Cache", 2017. Of the last `words` pairs
@@ -92,8 +92,8 @@ class Cache:
 class Adaptation:
     """How a model adapts to a text. If both are None, it does not adapt."""
 
-    dynamic: Dynamic | None = None
-    cache: Cache | None = None
+    dynamic: DynamicEvaluation | None = None
+    cache: NeuralCache | None = None
 
     @property
     def name(self) -> str:
@@ -102,7 +102,7 @@ class Adaptation:
         return " and ".join(names)
 
 
-KINDS: dict[str, Any] = {each.kind: each for each in (Dynamic, Cache)}
+KINDS: dict[str, Any] = {each.kind: each for each in (DynamicEvaluation, NeuralCache)}
 
 
 def _settings(kind: str) -> Sequence[Hyperparameter]:
@@ -110,7 +110,7 @@ def _settings(kind: str) -> Sequence[Hyperparameter]:
     return [dataclasses.replace(each, name=f"{kind}_{each.name}") for each in hyperparameters(KINDS[kind])]
 
 
-def _check(settings: Dynamic | Cache) -> None:
+def _check(settings: DynamicEvaluation | NeuralCache) -> None:
     for each, value in zip(_settings(settings.kind), dataclasses.astuple(settings), strict=True):
         each.check(value)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ptb_lm.common import cli
 from ptb_lm.data.text import Ids
-from ptb_lm.inference.adaptation import Adaptation, Cache, Dynamic, dynamic_evaluation
+from ptb_lm.inference.adaptation import Adaptation, DynamicEvaluation, NeuralCache, dynamic_evaluation
 from ptb_lm.inference.adaptation.dynamic_evaluation import ScoredText, Squares, text_perplexity
 from ptb_lm.inference.adaptation.segment_model import SegmentModel
 
@@ -60,7 +60,9 @@ class AdaptedScorer:
             unadapted = self.score(ids, None, keep_hidden=False, description="unadapted").perplexity
         return Perplexities(adapted, alone if cache and dynamic else None, unadapted)
 
-    def score(self, ids: Ids, dynamic: Dynamic | None, *, keep_hidden: bool, description: str) -> ScoredText:
+    def score(
+        self, ids: Ids, dynamic: DynamicEvaluation | None, *, keep_hidden: bool, description: str
+    ) -> ScoredText:
         """Score every word of a text but the first, without a cache.
 
         Args:
@@ -97,7 +99,7 @@ class AdaptedScorer:
         return self._squares[segment]
 
 
-def add_cache(text: ScoredText, cache: Cache) -> Tensor:
+def add_cache(text: ScoredText, cache: NeuralCache) -> Tensor:
     """Return the log-probability of each word by the model and its cache, in nats."""
     shares_N = cache_log_shares(text, words=cache.words, theta=cache.theta)
     return mix_cache(text.log_p_N, shares_N, cache.weight)

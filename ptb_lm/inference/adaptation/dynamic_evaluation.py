@@ -1,6 +1,6 @@
 """Dynamic evaluation: score a segment of a text, then take a gradient step on it, and so on.
 
-A word is scored before any weight has seen it. The rules of the step are in `adaptation.Dynamic`.
+A word is scored before any weight has seen it. The rules of the step are in `adaptation.DynamicEvaluation`.
 
 Shapes: T = time steps of a segment, N = words of the text but the last, V = vocabulary, H = hidden units,
 E = embedding width.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ptb_lm.inference.adaptation import Dynamic
+from ptb_lm.inference.adaptation import DynamicEvaluation
 from ptb_lm.inference.adaptation.segment_model import Gradients, SegmentModel
 from ptb_lm.training.evaluation import perplexity_of
 
@@ -46,7 +46,7 @@ class ScoredText(NamedTuple):
 def score(
     model: SegmentModel,
     ids: Tensor,
-    dynamic: Dynamic | None,
+    dynamic: DynamicEvaluation | None,
     *,
     squares: Squares | None = None,
     keep_hidden: bool = False,
@@ -179,7 +179,7 @@ class _Updates:
         squares: The mean squares of the gradients, for the rule rms.
     """
 
-    def __init__(self, model: SegmentModel, dynamic: Dynamic, squares: Squares | None) -> None:
+    def __init__(self, model: SegmentModel, dynamic: DynamicEvaluation, squares: Squares | None) -> None:
         self._weights, self._is_tied = model.weights, model.is_tied
         self._start_weights = {name: weight.clone() for name, weight in model.weights.items()}
         # By weight, numbers for the rule sgd.

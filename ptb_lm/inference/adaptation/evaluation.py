@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from ptb_lm.common import cli, host, json_files
 from ptb_lm.common.errors import DivergenceError, UserError
 from ptb_lm.data.corpus import Corpus
-from ptb_lm.inference.adaptation import Adaptation, AdaptationRequest, Cache, Dynamic, tuning
+from ptb_lm.inference.adaptation import Adaptation, AdaptationRequest, DynamicEvaluation, NeuralCache, tuning
 from ptb_lm.inference.adaptation.adapted_scorer import AdaptedScorer, Perplexities
 from ptb_lm.inference.adaptation.segment_model import SegmentModel
 from ptb_lm.inference.adaptation.tuning import Trials
@@ -169,10 +169,10 @@ def _check_free(out: Path) -> None:
         raise OSError(error.errno, error.strerror, str(there)) from None
 
 
-def _describe(settings: Dynamic | Cache | None) -> str:
+def _describe(settings: DynamicEvaluation | NeuralCache | None) -> str:
     if settings is None:
         return "not adapted"
-    return f"{'dynamic evaluation' if isinstance(settings, Dynamic) else 'cache'}: {settings}"
+    return f"{'dynamic evaluation' if isinstance(settings, DynamicEvaluation) else 'cache'}: {settings}"
 
 
 def _finite(perplexity: float) -> float | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ptb_lm.data.text import Ids
-from ptb_lm.inference.adaptation import Adaptation, Cache, Dynamic
+from ptb_lm.inference.adaptation import Adaptation, DynamicEvaluation, NeuralCache
 from ptb_lm.inference.adaptation.adapted_scorer import AdaptedScorer, cache_log_shares, mix_cache
 from ptb_lm.inference.adaptation.dynamic_evaluation import ScoredText, text_perplexity
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 GridValue = TypeVar("GridValue", int, float)
 
 # Settings that were tried, None for the model as it was trained, and the perplexity with them.
-Trials = dict[Dynamic | Cache | None, float]
+Trials = dict[DynamicEvaluation | NeuralCache | None, float]
 
 
 def tune(
@@ -41,7 +41,7 @@ def tune(
     start: Adaptation,
     *,
     fixed: Mapping[str, Any],
-    on_trial: Callable[[Dynamic | Cache | None, float], object],
+    on_trial: Callable[[DynamicEvaluation | NeuralCache | None, float], object],
 ) -> tuple[Adaptation, Trials]:
     """Search for the best settings for a text: first of dynamic evaluation, then of the cache.
 
@@ -72,14 +72,16 @@ class _Search:
     scorer: AdaptedScorer
     ids: Ids
     fixed: Mapping[str, Any]
-    on_trial: Callable[[Dynamic | Cache | None, float], object]
+    on_trial: Callable[[DynamicEvaluation | NeuralCache | None, float], object]
     trials: Trials = field(default_factory=dict)
 
-    def tune_dynamic(self, start: Dynamic, *, keep_hidden: bool) -> tuple[Dynamic, ScoredText]:
+    def tune_dynamic(
+        self, start: DynamicEvaluation, *, keep_hidden: bool
+    ) -> tuple[DynamicEvaluation, ScoredText]:
         """Return the best settings, and the text as it is scored with them."""
-        best: tuple[Dynamic, ScoredText] | None = None
+        best: tuple[DynamicEvaluation, ScoredText] | None = None
 
-        def measure(settings: Dynamic, name: str, value: Any) -> float:
+        def measure(settings: DynamicEvaluation, name: str, value: Any) -> float:
             nonlocal best
             changed = dataclasses.replace(settings, **{name: value})
             if changed not in self.trials:
@@ -95,12 +97,14 @@ class _Search:
                 values = self._values("dynamic", name, getattr(settings, name), grid)
                 measure_value = functools.partial(measure, settings, name)
                 least(measure_value, values, limit=UPPER_LIMITS.get(name, math.inf))
-                tried = (each for each in self.trials if isinstance(each, Dynamic) and each.rule == rule)
+                tried = (
+                    each for each in self.trials if isinstance(each, DynamicEvaluation) and each.rule == rule
+                )
                 settings = min(tried, key=self.trials.__getitem__)
         assert best is not None
         return best
 
-    def tune_cache(self, text: ScoredText, start: Cache) -> Cache:
+    def tune_cache(self, text: ScoredText, start: NeuralCache) -> NeuralCache:
         """Try all settings: the shares of a number of words and a theta serve for all weights."""
         targets = len(self.ids) - 1
         sizes = self._values("cache", "words", start.words, CACHE_WORDS)
@@ -112,7 +116,7 @@ class _Search:
 
             def measure_weight(weight: float) -> float:
                 perplexity = text_perplexity(mix_cache(text.log_p_N, shares_N, weight))
-                return self.note(Cache(words=words, theta=theta, weight=weight), perplexity)
+                return self.note(NeuralCache(words=words, theta=theta, weight=weight), perplexity)
 
             return least(measure_weight, weights, limit=UPPER_LIMITS["weight"])
 
@@ -121,10 +125,10 @@ class _Search:
             distinct_sizes(sizes, targets),
             limit=2 * targets,
         )
-        tried = (each for each in self.trials if isinstance(each, Cache))
+        tried = (each for each in self.trials if isinstance(each, NeuralCache))
         return min(tried, key=self.trials.__getitem__)
 
-    def note(self, settings: Dynamic | Cache | None, perplexity: float) -> float:
+    def note(self, settings: DynamicEvaluation | NeuralCache | None, perplexity: float) -> float:
         """Store a trial, report it, and return its perplexity."""
         self.trials[settings] = perplexity
         self.on_trial(settings, perplexity)

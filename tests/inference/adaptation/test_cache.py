@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ptb_lm.inference.adaptation import Cache
+from ptb_lm.inference.adaptation import NeuralCache
 
 torch = pytest.importorskip("torch")
 
@@ -26,7 +26,7 @@ def scored(log_p_N: np.ndarray, hidden_NH: np.ndarray, targets_N: np.ndarray) ->
 
 
 def reference_mixture(
-    hidden_NH: np.ndarray, p_NV: np.ndarray, targets_N: np.ndarray, settings: Cache
+    hidden_NH: np.ndarray, p_NV: np.ndarray, targets_N: np.ndarray, settings: NeuralCache
 ) -> np.ndarray:
     """The whole distribution over the vocabulary at each place."""
     mixed_NV = p_NV.copy()
@@ -42,15 +42,15 @@ def reference_mixture(
 @pytest.mark.parametrize(
     "settings",
     [
-        Cache(words=5, theta=0.7, weight=0.3),
-        Cache(words=1, theta=2.0, weight=0.9),
-        Cache(words=1000, theta=0.0, weight=0.1),
-        Cache(words=20, theta=300.0, weight=0.2),  # scores beyond what exp holds
+        NeuralCache(words=5, theta=0.7, weight=0.3),
+        NeuralCache(words=1, theta=2.0, weight=0.9),
+        NeuralCache(words=1000, theta=0.0, weight=0.1),
+        NeuralCache(words=20, theta=300.0, weight=0.2),  # scores beyond what exp holds
     ],
     ids=str,
 )
 def test_every_word_equals_the_reference(
-    settings: Cache, chunk: int, monkeypatch: pytest.MonkeyPatch
+    settings: NeuralCache, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adapted_scorer, "CACHE_CHUNK", chunk)
     hidden_NH, p_NV, targets_N = drawn(40, seed=1)
@@ -67,7 +67,7 @@ def test_every_word_equals_the_reference(
 
 def test_the_mixture_is_a_distribution() -> None:
     hidden_NH, p_NV, targets_N = drawn(12, seed=2)
-    settings = Cache(words=4, theta=1.0, weight=0.4)
+    settings = NeuralCache(words=4, theta=1.0, weight=0.4)
     total = 0.0
     for word in range(VOCABULARY):
         last = np.append(targets_N[:-1], word)  # the last place, with each word in it
@@ -80,7 +80,7 @@ def test_the_mixture_is_a_distribution() -> None:
 def test_a_score_does_not_depend_on_later_words() -> None:
     hidden_NH, p_NV, targets_N = drawn(30, seed=3)
     text = scored(np.log(p_NV[:, 0]), hidden_NH, targets_N)
-    settings = Cache(words=8, theta=1.0, weight=0.3)
+    settings = NeuralCache(words=8, theta=1.0, weight=0.3)
     whole = adapted_scorer.add_cache(text, settings)
     for known in (1, 2, 9, 29):
         found = adapted_scorer.add_cache(ScoredText(*(part[:known] for part in text)), settings)
@@ -90,12 +90,14 @@ def test_a_score_does_not_depend_on_later_words() -> None:
 def test_a_weight_of_zero_is_no_cache() -> None:
     hidden_NH, p_NV, targets_N = drawn(9, seed=5)
     text = scored(np.log(p_NV[:, 1]), hidden_NH, targets_N)
-    assert torch.equal(adapted_scorer.add_cache(text, Cache(words=3, theta=1.0, weight=0.0)), text.log_p_N)
+    assert torch.equal(
+        adapted_scorer.add_cache(text, NeuralCache(words=3, theta=1.0, weight=0.0)), text.log_p_N
+    )
 
 
 def test_a_weight_near_1_leaves_every_word_possible() -> None:
     """In float32 it would be 1, and so would a word that the cache lacks be impossible."""
     log_p_N, hidden_NH = np.log(np.full(2, 0.5, np.float32)), np.zeros((2, WIDTH), np.float32)
     text = scored(log_p_N, hidden_NH, np.array([0, 1]))
-    found = adapted_scorer.add_cache(text, Cache(words=3, theta=1.0, weight=0.99999999))
+    found = adapted_scorer.add_cache(text, NeuralCache(words=3, theta=1.0, weight=0.99999999))
     np.testing.assert_allclose(found, [np.log(0.5), np.log(0.5) + np.log1p(-0.99999999)], rtol=1e-6)

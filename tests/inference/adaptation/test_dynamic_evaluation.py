@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import assert_arrays, random_weights
 
-from ptb_lm.inference.adaptation import Dynamic
+from ptb_lm.inference.adaptation import DynamicEvaluation
 from ptb_lm.model import reference
 from ptb_lm.model.config import Config
 from ptb_lm.model.presets import SMALL
@@ -23,10 +23,10 @@ UNTIED = SMALL.replace(num_layers=2, hidden_size=6, embedding_size=5)
 TIED = SMALL.replace(num_layers=2, hidden_size=6, tie_weights=True)
 CONFIGS = {"untied": UNTIED, "tied": TIED}
 SETTINGS = {
-    "sgd": Dynamic(rule="sgd", segment=4, rate=0.3, decay=0.1),
-    "sgd, no decay": Dynamic(rule="sgd", segment=5, rate=0.2, decay=0.0),
-    "rms": Dynamic(rule="rms", segment=4, rate=0.3, decay=0.1, damping=0.5),
-    "rms, decay above 1": Dynamic(rule="rms", segment=3, rate=0.1, decay=0.7, damping=0.1),
+    "sgd": DynamicEvaluation(rule="sgd", segment=4, rate=0.3, decay=0.1),
+    "sgd, no decay": DynamicEvaluation(rule="sgd", segment=5, rate=0.2, decay=0.0),
+    "rms": DynamicEvaluation(rule="rms", segment=4, rate=0.3, decay=0.1, damping=0.5),
+    "rms, decay above 1": DynamicEvaluation(rule="rms", segment=3, rate=0.1, decay=0.7, damping=0.1),
 }
 
 
@@ -56,7 +56,10 @@ def reference_squares(
 
 
 def reference_scores(
-    trained: dict[str, np.ndarray], ids: np.ndarray, dynamic: Dynamic, squares: dict[str, np.ndarray] | None
+    trained: dict[str, np.ndarray],
+    ids: np.ndarray,
+    dynamic: DynamicEvaluation,
+    squares: dict[str, np.ndarray] | None,
 ) -> np.ndarray:
     """The paper's rule, written out: the log-probability of each word but the first."""
     weights, state, log_p = dict(trained), reference.zero_state(trained, 1), []
@@ -82,7 +85,7 @@ def reference_scores(
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @pytest.mark.parametrize("dynamic", SETTINGS.values(), ids=SETTINGS)
 def test_every_score_equals_the_reference(
-    dynamic: Dynamic, config: Config, monkeypatch: pytest.MonkeyPatch
+    dynamic: DynamicEvaluation, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dynamic_evaluation, "CHUNK", 50)  # so that a matrix is more than one
     weights = random_weights(config, VOCABULARY, seed=1)
@@ -120,13 +123,13 @@ def test_without_steps_it_is_the_ordinary_score(segment: int) -> None:
     expected, _, _ = reference.loss_and_gradients(
         weights, ids[None, :-1], ids[None, 1:], reference.zero_state(weights, 1)
     )
-    for dynamic in (None, Dynamic(segment=segment, rate=0.0, decay=0.5)):
+    for dynamic in (None, DynamicEvaluation(segment=segment, rate=0.0, decay=0.5)):
         found = dynamic_evaluation.score(model, torch.tensor(ids), dynamic)
         assert -found.log_p_N.sum().item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("dynamic", [SETTINGS["sgd"], SETTINGS["rms"]], ids=["sgd", "rms"])
-def test_a_score_does_not_depend_on_later_words(dynamic: Dynamic) -> None:
+def test_a_score_does_not_depend_on_later_words(dynamic: DynamicEvaluation) -> None:
     """Bit for bit, wherever in a segment the texts part."""
     weights, ids = random_weights(UNTIED, VOCABULARY, seed=1), text(30, seed=2)
     model = SegmentModel(UNTIED, weights)
@@ -174,7 +177,7 @@ class Watched(SegmentModel):
 @pytest.mark.parametrize("dynamic", [None, SETTINGS["sgd"]], ids=["static", "sgd"])
 @pytest.mark.parametrize("keep_hidden", [False, True])
 def test_hidden_states_are_held_only_where_they_are_asked_for(
-    keep_hidden: bool, dynamic: Dynamic | None
+    keep_hidden: bool, dynamic: DynamicEvaluation | None
 ) -> None:
     model, held = Watched(), list[int]()
     ids = torch.tensor(text(1000, seed=2))
