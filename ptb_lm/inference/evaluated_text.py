@@ -17,7 +17,7 @@ from ptb_lm.training import run_data
 from ptb_lm.training.run_config import RunConfig
 
 
-class Text(NamedTuple):
+class EvaluatedText(NamedTuple):
     """A text to score.
 
     Attributes:
@@ -38,13 +38,15 @@ class Text(NamedTuple):
     is_unknown: NDArray[np.bool_] | None = None
 
 
-def load(arguments: argparse.Namespace, run: RunConfig, vocabulary: Vocabulary, *, needs_data: bool) -> Text:
+def load(
+    arguments: argparse.Namespace, run: RunConfig, vocabulary: Vocabulary, *, needs_data: bool
+) -> EvaluatedText:
     """Return the text to score. The run's data are loaded for a split, and for a text if `needs_data`."""
     if arguments.text is None:
         if arguments.text_column is not None:
             run = dataclasses.replace(run, text_column=arguments.text_column)
         corpus = _data(run, vocabulary, arguments.data)
-        return Text(corpus.splits[arguments.split], arguments.split, arguments.split, "", corpus)
+        return EvaluatedText(corpus.splits[arguments.split], arguments.split, arguments.split, "", corpus)
     data = _data(run, vocabulary, arguments.data) if needs_data else None
     marks = Counter[str]()
     text_slice = text_file.TextSlice(
@@ -63,7 +65,7 @@ def load(arguments: argparse.Namespace, run: RunConfig, vocabulary: Vocabulary, 
         f"the text is one stream after {EOS}; {about_words}",
         text_file.describe_marks(marks),
     ]
-    return Text(ids, "test", name, "\n".join(filter(None, notes)), data, is_unknown)
+    return EvaluatedText(ids, "test", name, "\n".join(filter(None, notes)), data, is_unknown)
 
 
 def _data(run: RunConfig, vocabulary: Vocabulary, folder: str | None) -> Corpus:

@@ -14,7 +14,7 @@ from ptb_lm.data import corpus
 from ptb_lm.data.vocabulary import UNK
 from ptb_lm.inference import evaluated_text, loading
 from ptb_lm.inference.adaptation import AdaptationRequest
-from ptb_lm.inference.evaluated_text import Text
+from ptb_lm.inference.evaluated_text import EvaluatedText
 from ptb_lm.inference.reader import score_in_pieces, tokens_per_call
 from ptb_lm.inference.scoring import format_perplexity, perplexity
 from ptb_lm.model import backend, fastest
@@ -85,7 +85,7 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
 
 
 def _text_perplexity(
-    model: Backend, text: Text, is_unknown: NDArray[np.bool_], *, window: int
+    model: Backend, text: EvaluatedText, is_unknown: NDArray[np.bool_], *, window: int
 ) -> tuple[float, list[str]]:
     """Score a text as one row.
 

@@ -15,7 +15,7 @@ from ptb_lm.inference.adaptation import Adaptation, AdaptationRequest, DynamicEv
 from ptb_lm.inference.adaptation.adapted_scorer import AdaptedScorer, Perplexities
 from ptb_lm.inference.adaptation.segment_model import SegmentModel
 from ptb_lm.inference.adaptation.tuning import Trials
-from ptb_lm.inference.evaluated_text import Text
+from ptb_lm.inference.evaluated_text import EvaluatedText
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend.runtime import Runtime
@@ -28,7 +28,7 @@ _PrintLine: TypeAlias = Callable[[str], None]
 
 @enough_memory()
 def evaluate(
-    text: Text,
+    text: EvaluatedText,
     request: AdaptationRequest,
     *,
     run: RunConfig,
@@ -124,7 +124,9 @@ def _tune(
     return adaptation, trials, text
 
 
-def _report(text: Text, adaptation: Adaptation, perplexities: Perplexities, print_line: _PrintLine) -> None:
+def _report(
+    text: EvaluatedText, adaptation: Adaptation, perplexities: Perplexities, print_line: _PrintLine
+) -> None:
     tokens = len(text.ids) - 1
     print_line(
         f"{text.name} perplexity {perplexities.adapted:.4f}, adapted to the text by {adaptation.name} "
