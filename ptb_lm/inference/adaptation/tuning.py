@@ -15,8 +15,8 @@ from ptb_lm.inference.adaptation import Adaptation, DynamicEvaluation, NeuralCac
 from ptb_lm.inference.adaptation.adapted_scorer import AdaptedScorer, cache_log_shares, mix_cache
 from ptb_lm.inference.adaptation.dynamic_evaluation import ScoredText, text_perplexity
 
-# The first values of --tune: `least` goes on beyond an edge at which the best value lies. Dynamic evaluation
-# tries one setting after the other from the defaults on, each with the best of those before it.
+# The first values of --tune: `minimize_on_grid` goes on beyond an edge at which the best value lies. Dynamic
+# evaluation tries one setting after the other from the defaults on, each with the best of those before it.
 DYNAMIC_GRID: dict[str, dict[str, tuple[float, ...]]] = {
     "sgd": {"rate": (0.0125, 0.025, 0.05, 0.1), "decay": (0.0, 0.002, 0.005), "segment": (5, 10, 20)},
     "rms": {"rate": (0.05, 0.1, 0.2, 0.4), "decay": (0.0, 0.002, 0.005), "segment": (5, 10, 20)},
@@ -26,7 +26,7 @@ CACHE_WORDS = (250, 500, 1000, 2000)
 CACHE_THETAS = (0.2, 0.4, 0.6, 0.8, 1.0)
 CACHE_WEIGHTS = (0.05, 0.1, 0.15, 0.2, 0.3)
 UPPER_LIMITS = {"decay": 1.0, "weight": 1.0}  # a setting must be less
-FURTHER = 6  # values beyond a grid, at most: 64 times less or more than its edge
+MAX_EXTENSIONS = 6  # values beyond a grid, at most: 64 times less or more than its edge
 
 T = TypeVar("T")
 GridValue = TypeVar("GridValue", int, float)
@@ -96,7 +96,7 @@ class _Search:
             for name, grid in DYNAMIC_GRID[rule].items():
                 values = self._values("dynamic", name, getattr(settings, name), grid)
                 measure_value = functools.partial(measure, settings, name)
-                least(measure_value, values, limit=UPPER_LIMITS.get(name, math.inf))
+                minimize_on_grid(measure_value, values, limit=UPPER_LIMITS.get(name, math.inf))
                 tried = (
                     each for each in self.trials if isinstance(each, DynamicEvaluation) and each.rule == rule
                 )
@@ -118,10 +118,10 @@ class _Search:
                 perplexity = text_perplexity(mix_cache(text.log_p_N, shares_N, weight))
                 return self.note(NeuralCache(words=words, theta=theta, weight=weight), perplexity)
 
-            return least(measure_weight, weights, limit=UPPER_LIMITS["weight"])
+            return minimize_on_grid(measure_weight, weights, limit=UPPER_LIMITS["weight"])
 
-        least(
-            lambda words: least(functools.partial(measure, words), thetas),
+        minimize_on_grid(
+            lambda words: minimize_on_grid(functools.partial(measure, words), thetas),
             distinct_sizes(sizes, targets),
             limit=2 * targets,
         )
@@ -150,14 +150,14 @@ def distinct_sizes(sizes: Sequence[int], words: int) -> Sequence[int]:
     return [size // 2, size] if size > 1 else [size]
 
 
-def least(
+def minimize_on_grid(
     measure: Callable[[GridValue], float], values: Iterable[GridValue], *, limit: float = math.inf
 ) -> float:
-    """Measure all values of a grid; return the least measurement.
+    """Measure all values of a grid, and of its extension; return the least measurement.
 
     While the best value is the smallest of those measured, its half is measured too, and while it is the
     largest its double. This ends when the best lies inside, when no further value is possible, or after
-    `FURTHER` values. A grid of a single value does not grow.
+    `MAX_EXTENSIONS` values. A grid of a single value does not grow.
 
     Args:
         measure: A function of a value, whose result is to be small. The first of equals is the best.
@@ -165,15 +165,15 @@ def least(
         limit: A bound of further values: they must be less, and greater than 0.
     """
     results = {value: measure(value) for value in values}
-    for _ in range(FURTHER if len(results) > 1 else 0):
-        further = _beyond(results)
-        if further is None or not 0 < further < limit:
+    for _ in range(MAX_EXTENSIONS if len(results) > 1 else 0):
+        value = _next_value(results)
+        if value is None or not 0 < value < limit:
             break
-        results[further] = measure(further)
+        results[value] = measure(value)
     return min(results.values())
 
 
-def _beyond(results: dict[GridValue, float]) -> GridValue | None:
+def _next_value(results: dict[GridValue, float]) -> GridValue | None:
     """Return the value beyond the edge at which the best one lies; None if it lies inside."""
     best = min(results, key=results.__getitem__)
     if best == min(results):

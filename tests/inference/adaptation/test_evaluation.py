@@ -141,7 +141,7 @@ def check_inside(kind: str, chosen: dict[str, float], tried: list[dict[str, floa
         if name == "words":  # of the 60 words tuned on, the first is not scored
             at_limit = chosen[name] >= 59
             assert sum(value >= 59 for value in values) == 1, "larger caches hold the same"
-        assert inside or at_limit or len(values) > tuning.FURTHER, (name, values)
+        assert inside or at_limit or len(values) > tuning.MAX_EXTENSIONS, (name, values)
 
 
 def as_flags(kind: str, settings: dict[str, object]) -> list[str]:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ptb_lm.inference.adaptation.tuning import FURTHER, least
+from ptb_lm.inference.adaptation.tuning import MAX_EXTENSIONS, minimize_on_grid
 
 
 def search(optimum: float, values: tuple[float, ...], *, below: float = math.inf) -> list[float]:
@@ -15,7 +15,7 @@ def search(optimum: float, values: tuple[float, ...], *, below: float = math.inf
         measured.append(value)
         return (math.log2(value) - math.log2(optimum)) ** 2 if value else 1e9
 
-    found = least(distance, values, limit=below)
+    found = minimize_on_grid(distance, values, limit=below)
     assert found == min((math.log2(value) - math.log2(optimum)) ** 2 for value in measured if value)
     return measured
 
@@ -40,14 +40,14 @@ def test_the_best_value_lies_inside_of_what_was_measured(
 
 def test_it_ends() -> None:
     far = search(1e9, (1.0, 2.0))
-    assert far == [2.0**n for n in range(FURTHER + 2)]
+    assert far == [2.0**n for n in range(MAX_EXTENSIONS + 2)]
     assert search(1e9, (0.1, 0.4), below=1) == [0.1, 0.4, 0.8]  # and not 1.6
     assert search(0.01, (1, 2)) == [1, 2]  # half of 1 is no whole number
-    assert least(lambda value: value, (0.0, 1.0)) == 0  # nothing lies below zero
+    assert minimize_on_grid(lambda value: value, (0.0, 1.0)) == 0  # nothing lies below zero
     assert search(7, (3.0,)) == [3.0]  # a value that was given stays
 
 
 def test_equal_values_end_the_search() -> None:
     measured: list[int] = []
-    least(lambda words: measured.append(words) or 1.0, (500, 1000))  # type: ignore[func-returns-value]
+    minimize_on_grid(lambda words: measured.append(words) or 1.0, (500, 1000))  # type: ignore[func-returns-value]
     assert measured == [500, 1000, 250]
