@@ -129,14 +129,14 @@ class PackedLayer(CanonicalLayer):
 
     @abstractmethod
     def forward_packed(
-        self, x_PI: Tensor, state: LayerState, running: tuple[int, ...]
+        self, x_PI: Tensor, state: LayerState, batch_sizes: tuple[int, ...]
     ) -> tuple[Tensor, LayerState]:
         """Return the output [P, H] and each sample's state after its last step.
 
         Args:
             x_PI: The steps of all samples, one time step after the other.
             state: State before the first step, with the samples in the same order.
-            running: Number of samples that have a step, for each of T.
+            batch_sizes: Number of samples that have a step, for each of T; as in torch's PackedSequence.
         """
 
 
@@ -194,10 +194,10 @@ class Lengths:
     def _run_in_pieces(self, layer: Layer, x_PI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
         """Run a layer that needs rectangular input, one rectangle at a time; the samples stay sorted."""
         outputs, ended = [], []
-        for (running, steps), (going_on, _) in zip(self._pieces, [*self._pieces[1:], (0, 0)], strict=True):
-            piece_PI, x_PI = x_PI.tensor_split([running * steps])
-            before = tuple(part_BH[:running] for part_BH in state)
-            output, state = layer(piece_PI.view(steps, running, -1), before)
+        for (samples, steps), (going_on, _) in zip(self._pieces, [*self._pieces[1:], (0, 0)], strict=True):
+            piece_PI, x_PI = x_PI.tensor_split([samples * steps])
+            before = tuple(part_BH[:samples] for part_BH in state)
+            output, state = layer(piece_PI.view(steps, samples, -1), before)
             outputs.append(output.flatten(0, 1))
             ended.append(tuple(part_BH[going_on:] for part_BH in state))
         # The shortest samples ended first, and are last in the order.
@@ -216,8 +216,8 @@ class Lengths:
     @cached_property
     def _pieces(self) -> list[tuple[int, int]]:
         """(samples, steps) of each run of steps in which no sample ends."""
-        running, steps = self._valid_steps.batch_sizes.unique_consecutive(return_counts=True)
-        return list(zip(running.tolist(), steps.tolist(), strict=True))
+        samples, steps = self._valid_steps.batch_sizes.unique_consecutive(return_counts=True)
+        return list(zip(samples.tolist(), steps.tolist(), strict=True))
 
     def _pack(self, step_TB: Tensor) -> PackedSequence:
         batch = len(self.lengths_B)

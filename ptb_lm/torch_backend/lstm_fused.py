@@ -48,18 +48,19 @@ class BlockFusedLayer(PackedLayer):
 
     @override
     def forward_packed(
-        self, x_PI: Tensor, state: LayerState, running: tuple[int, ...]
+        self, x_PI: Tensor, state: LayerState, batch_sizes: tuple[int, ...]
     ) -> tuple[Tensor, LSTMState]:
         output_PH, c_BH = FusedSequence.apply(  # type: ignore[no-untyped-call]
-            x_PI, *state, self.kernel, self.recurrent_kernel, self.bias, running
+            x_PI, *state, self.kernel, self.recurrent_kernel, self.bias, batch_sizes
         )
-        return output_PH, (take_last_steps(output_PH, running), c_BH)
+        return output_PH, (take_last_steps(output_PH, batch_sizes), c_BH)
 
 
 class FusedSequence(torch.autograd.Function):
-    """(x_PI, h_BH, c_BH, kernel, recurrent_kernel, bias, running) -> (output_PH, each sample's last c_BH).
+    """(x_PI, h_BH, c_BH, kernel, recurrent_kernel, bias, batch_sizes) -> (output_PH, c_BH).
 
-    `running` is the number of samples that have a step, for each of T. c is of float32 at least.
+    `batch_sizes` is the number of samples that have a step, for each of T. The returned c is that after each
+    sample's last step. c is of float32 at least.
     """
 
     @staticmethod
@@ -71,7 +72,7 @@ class FusedSequence(torch.autograd.Function):
         kernel: Tensor,
         recurrent_kernel: Tensor,
         bias: Tensor,
-        running: tuple[int, ...],
+        batch_sizes: tuple[int, ...],
     ) -> tuple[Tensor, Tensor]:
         """Return the outputs and the last cell states; keep the activations for the backward pass."""
         batch, hidden = h_BH.shape
@@ -83,34 +84,34 @@ class FusedSequence(torch.autograd.Function):
         h_all[:batch], c_all[:batch] = h_BH, c_BH
         if kernels is not None:
             gates_PG = cpu.multiply(x_PI, kernel)
-            kernels.lstm_forward(gates_PG, bias, recurrent_kernel, h_all, c_all, running)
+            kernels.lstm_forward(gates_PG, bias, recurrent_kernel, h_all, c_all, batch_sizes)
         else:
             with cpu.use_float32_library(x_PI):
                 gates_PG = torch.addmm(bias, x_PI, kernel)
-                steps = ForwardSteps(gates_PG, h_all, c_all, running)
+                steps = ForwardSteps(gates_PG, h_all, c_all, batch_sizes)
                 for t, gates in enumerate(steps.gates):
                     gates.addmm_(steps.h_before[t], recurrent_kernel)
                     steps.finish(t)
             tanh_c.append(steps.tanh_c_PH)
-        ctx.running, ctx.kernels = running, kernels
+        ctx.batch_sizes, ctx.kernels = batch_sizes, kernels
         ctx.save_for_backward(x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all, *tanh_c)
-        return h_all[batch:], take_last_steps(c_all[batch:], running).clone()
+        return h_all[batch:], take_last_steps(c_all[batch:], batch_sizes).clone()
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient with respect to each input; None if it is not needed."""
         x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all, *tanh_c = ctx.saved_tensors
-        running, kernels = ctx.running, ctx.kernels
+        batch_sizes, kernels = ctx.batch_sizes, ctx.kernels
         d_output_PH, d_c_last_BH = grad_outputs  # the last h is among the outputs
         d_c_BH = d_c_last_BH.clone(memory_format=torch.contiguous_format)
         if kernels is not None:
             d_gates_PG, d_h_BH = kernels.lstm_backward(
-                gates_PG, c_all, d_output_PH.contiguous(), recurrent_kernel, d_c_BH, running
+                gates_PG, c_all, d_output_PH.contiguous(), recurrent_kernel, d_c_BH, batch_sizes
             )
         else:
-            steps = BackwardSteps(gates_PG, h_all, c_all, tanh_c[0], running, d_output_PH, d_c_BH)
+            steps = BackwardSteps(gates_PG, h_all, c_all, tanh_c[0], batch_sizes, d_output_PH, d_c_BH)
             with cpu.use_float32_library(x_PI):
-                for t in reversed(range(len(running))):
+                for t in reversed(range(len(batch_sizes))):
                     d_gates, d_h = steps.begin(t)
                     torch.mm(d_gates, recurrent_kernel.T, out=d_h)
             d_gates_PG, d_h_BH = steps.d_gates_PG, steps.d_h_BH
@@ -120,7 +121,7 @@ class FusedSequence(torch.autograd.Function):
             d_h_BH.to(x_PI.dtype),
             d_c_BH,
             cpu.multiply_transposed(x_PI, d_gates_PG),
-            cpu.multiply_transposed(states_before(h_all, running), d_gates_PG),
+            cpu.multiply_transposed(states_before(h_all, batch_sizes), d_gates_PG),
             d_gates_PG.sum(0),
             None,
         )
@@ -147,18 +148,18 @@ class ForwardSteps:
         gates_PG: The gates. Each step replaces its sums by the activations.
         h_all: [B + P, H]: the state before the first step, then after each.
         c_all: The same of c.
-        running: Number of samples that have a step, for each of T.
+        batch_sizes: Number of samples that have a step, for each of T.
     """
 
-    def __init__(self, gates_PG: Tensor, h_all: Tensor, c_all: Tensor, running: tuple[int, ...]) -> None:
+    def __init__(self, gates_PG: Tensor, h_all: Tensor, c_all: Tensor, batch_sizes: tuple[int, ...]) -> None:
         hidden = h_all.shape[1]
         self.tanh_c_PH = gates_PG.new_empty(len(gates_PG), hidden)
-        self.h_before, self._h_after = split_steps(h_all, running)
-        self._c_before, self._c_after = split_steps(c_all, running)
-        self.gates, self._tanh_c = gates_PG.split(running), self.tanh_c_PH.split(running)
-        self._through_sigmoid = gates_PG[:, : 2 * hidden].split(running)
+        self.h_before, self._h_after = split_steps(h_all, batch_sizes)
+        self._c_before, self._c_after = split_steps(c_all, batch_sizes)
+        self.gates, self._tanh_c = gates_PG.split(batch_sizes), self.tanh_c_PH.split(batch_sizes)
+        self._through_sigmoid = gates_PG[:, : 2 * hidden].split(batch_sizes)
         self._i, self._f, self._g, self._o = (
-            gate_PH.split(running) for gate_PH in gates_PG.split(hidden, dim=1)
+            gate_PH.split(batch_sizes) for gate_PH in gates_PG.split(hidden, dim=1)
         )
 
     def finish(self, t: int) -> None:
@@ -187,7 +188,7 @@ class BackwardSteps:
         h_all: [B + P, H]: the state before the first step, then after each.
         c_all: The same of c.
         tanh_c_PH: tanh(c) after each step.
-        running: Number of samples that have a step, for each of T.
+        batch_sizes: Number of samples that have a step, for each of T.
         d_output_PH: dL/doutput, which is that with respect to h after each step.
         d_c_BH: dL/dc_T, to be overwritten.
     """
@@ -198,24 +199,27 @@ class BackwardSteps:
         h_all: Tensor,
         c_all: Tensor,
         tanh_c_PH: Tensor,
-        running: tuple[int, ...],
+        batch_sizes: tuple[int, ...],
         d_output_PH: Tensor,
         d_c_BH: Tensor,
     ) -> None:
-        self._running, (batch, hidden) = running, d_c_BH.shape
+        self._batch_sizes, (batch, hidden) = batch_sizes, d_c_BH.shape
         self.d_h_BH, self.d_c_BH = torch.zeros_like(h_all[:batch]), d_c_BH
         self.d_gates_PG, through_PH = slopes(
-            gates_PG, states_before(c_all, running), h_all[batch:], tanh_c_PH
+            gates_PG, states_before(c_all, batch_sizes), h_all[batch:], tanh_c_PH
         )
         by_c, by_h = self.d_gates_PG.split([3 * hidden, hidden], dim=1)
-        self._by_c, self._by_h = by_c.view(len(gates_PG), 3, hidden).split(running), by_h.split(running)
-        self._d_gates, self._d_output = self.d_gates_PG.split(running), d_output_PH.split(running)
-        self._through = through_PH.split(running)
-        self._forgotten = gates_PG[:, hidden : 2 * hidden].split(running)
+        self._by_c, self._by_h = (
+            by_c.view(len(gates_PG), 3, hidden).split(batch_sizes),
+            by_h.split(batch_sizes),
+        )
+        self._d_gates, self._d_output = self.d_gates_PG.split(batch_sizes), d_output_PH.split(batch_sizes)
+        self._through = through_PH.split(batch_sizes)
+        self._forgotten = gates_PG[:, hidden : 2 * hidden].split(batch_sizes)
 
     def begin(self, t: int) -> tuple[Tensor, Tensor]:
         """Return a step's part of d_gates_PG, and the place of its product by the recurrent kernel, d_h."""
-        d_h, d_c = self.d_h_BH[: self._running[t]], self.d_c_BH[: self._running[t]]
+        d_h, d_c = self.d_h_BH[: self._batch_sizes[t]], self.d_c_BH[: self._batch_sizes[t]]
         d_h.add_(self._d_output[t])
         d_c.addcmul_(d_h, self._through[t])
         self._by_c[t].mul_(d_c[:, None])
@@ -251,30 +255,30 @@ def slopes(gates_PG: Tensor, c_before_PH: Tensor, h_PH: Tensor, tanh_c_PH: Tenso
     return slopes_PG, torch.addcmul(o, h_PH, tanh_c_PH, value=-1)
 
 
-def take_last_steps(every_PH: Tensor, running: Sequence[int]) -> Tensor:
+def take_last_steps(every_PH: Tensor, batch_sizes: Sequence[int]) -> Tensor:
     """Return the rows of each sample's last step, [B, H].
 
     Args:
         every_PH: Rows of all steps.
-        running: Number of samples that have a step, for each of T.
+        batch_sizes: Number of samples that have a step, for each of T.
     """
-    starts = [0, *accumulate(running)]
-    if running[-1] == running[0]:
+    starts = [0, *accumulate(batch_sizes)]
+    if batch_sizes[-1] == batch_sizes[0]:
         return every_PH[starts[-2] :]
     rows = {}
-    for start, samples, going_on in zip(starts, running, [*running[1:], 0], strict=False):
+    for start, samples, going_on in zip(starts, batch_sizes, [*batch_sizes[1:], 0], strict=False):
         rows.update({sample: start + sample for sample in range(going_on, samples)})
     return every_PH[torch.tensor([rows[sample] for sample in sorted(rows)], device=every_PH.device)]
 
 
-def split_steps(every: Tensor, running: tuple[int, ...]) -> tuple[list[Tensor], list[Tensor]]:
+def split_steps(every: Tensor, batch_sizes: tuple[int, ...]) -> tuple[list[Tensor], list[Tensor]]:
     """Return views of a state [B + P, H]: before each step of those that have it, and after each."""
-    parts = every.split([running[0], *running])
-    return [part[:samples] for part, samples in zip(parts, running, strict=False)], list(parts[1:])
+    parts = every.split([batch_sizes[0], *batch_sizes])
+    return [part[:samples] for part, samples in zip(parts, batch_sizes, strict=False)], list(parts[1:])
 
 
-def states_before(every: Tensor, running: tuple[int, ...]) -> Tensor:
+def states_before(every: Tensor, batch_sizes: tuple[int, ...]) -> Tensor:
     """Return a state [B + P, H] before each step, [P, H]."""
-    if running[-1] == running[0]:
-        return every[: -running[0]]
-    return torch.cat(split_steps(every, running)[0])
+    if batch_sizes[-1] == batch_sizes[0]:
+        return every[: -batch_sizes[0]]
+    return torch.cat(split_steps(every, batch_sizes)[0])

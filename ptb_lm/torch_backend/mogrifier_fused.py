@@ -43,26 +43,26 @@ class BlockFusedLayer(lstm_fused.BlockFusedLayer):
 
     @override
     def forward_packed(
-        self, x_PI: Tensor, state: LayerState, running: tuple[int, ...]
+        self, x_PI: Tensor, state: LayerState, batch_sizes: tuple[int, ...]
     ) -> tuple[Tensor, LSTMState]:
         weights = dict(self.named_parameters())
         output_PH, c_BH = FusedSequence.apply(  # type: ignore[no-untyped-call]
-            running, tuple(weights), x_PI, *state, *weights.values()
+            batch_sizes, tuple(weights), x_PI, *state, *weights.values()
         )
-        return output_PH, (take_last_steps(output_PH, running), c_BH)
+        return output_PH, (take_last_steps(output_PH, batch_sizes), c_BH)
 
 
 class FusedSequence(torch.autograd.Function):
-    """(running, names, x_PI, h_BH, c_BH, *weights) -> (output_PH, each sample's last c_BH).
+    """(batch_sizes, names, x_PI, h_BH, c_BH, *weights) -> (output_PH, c_BH after each sample's last step).
 
-    `running` is the number of samples that have a step, for each of T; `names` are those of the weights. c is
-    of float32 at least.
+    `batch_sizes` is the number of samples that have a step, for each of T; `names` are those of the weights.
+    c is of float32 at least.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
-        running: tuple[int, ...],
+        batch_sizes: tuple[int, ...],
         names: tuple[str, ...],
         x_PI: Tensor,
         h_BH: Tensor,
@@ -93,12 +93,12 @@ class FusedSequence(torch.autograd.Function):
         kept = [x_PI, x_PI.new_empty(packed, 4 * hidden), h_all, c_all]
         layer = LayerTensors(*kept, *(weights[name] for name in LSTM_WEIGHTS))
         if kernels is None:
-            kept.append(_run_by_operations(layer, rounds, running))
+            kept.append(_run_by_operations(layer, rounds, batch_sizes))
         else:
-            mogrifier.forward(kernels, layer, rounds, running)
-        ctx.running, ctx.names, ctx.rounds, ctx.kernels = running, names, rounds, kernels
+            mogrifier.forward(kernels, layer, rounds, batch_sizes)
+        ctx.batch_sizes, ctx.names, ctx.rounds, ctx.kernels = batch_sizes, names, rounds, kernels
         ctx.save_for_backward(*parameters, *kept)
-        return h_all[batch:], take_last_steps(c_all[batch:], running).clone()
+        return h_all[batch:], take_last_steps(c_all[batch:], batch_sizes).clone()
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
@@ -106,10 +106,10 @@ class FusedSequence(torch.autograd.Function):
         d_output_PH, d_c_last_BH = grad_outputs
         weights = dict(zip(ctx.names, ctx.saved_tensors, strict=False))
         x_PI, gates_PG, h_all, c_all, *tanh_c = ctx.saved_tensors[len(weights) :]
-        running, rounds, kernels, packed = ctx.running, ctx.rounds, ctx.kernels, len(x_PI)
+        batch_sizes, rounds, kernels, packed = ctx.batch_sizes, ctx.rounds, ctx.kernels, len(x_PI)
         layer = LayerTensors(x_PI, gates_PG, h_all, c_all, *(weights[name] for name in LSTM_WEIGHTS))
         new_rows = partial(new_matrix, kernels, x_PI)
-        pair_P, pairs = [x_PI, states_before(h_all, running)], []  # x and h before each round
+        pair_P, pairs = [x_PI, states_before(h_all, batch_sizes)], []  # x and h before each round
         for number, each in enumerate(rounds):
             pairs.append(tuple(pair_P))
             pair_P[number % 2] = each.gated_PW
@@ -119,12 +119,12 @@ class FusedSequence(torch.autograd.Function):
         ]
         d_c_BH = d_c_last_BH.clone(memory_format=torch.contiguous_format)
         if kernels is None:
-            back = BackwardSteps(gates_PG, h_all, c_all, tanh_c[0], running, d_output_PH, d_c_BH)
-            d_x_PI = _run_back_by_operations(layer, rounds, gradients, pairs, back, running)
+            back = BackwardSteps(gates_PG, h_all, c_all, tanh_c[0], batch_sizes, d_output_PH, d_c_BH)
+            d_x_PI = _run_back_by_operations(layer, rounds, gradients, pairs, back, batch_sizes)
             d_gates_PG, d_h_BH = back.d_gates_PG, back.d_h_BH
         else:
             d_gates_PG, d_x_PI, d_h_BH = mogrifier.backward(
-                kernels, layer, rounds, gradients, running, d_output_PH, d_c_BH
+                kernels, layer, rounds, gradients, batch_sizes, d_output_PH, d_c_BH
             )
         d_weights = {name: torch.empty_like(weight) for name, weight in weights.items()}
         for number, (d_kernel, d_right_kW, d_bias_W) in enumerate(split_rounds(d_weights)):
@@ -152,19 +152,19 @@ def split_rounds(weights: Mapping[str, Tensor]) -> list[Factors]:
     return apart
 
 
-def _run_by_operations(layer: LayerTensors, rounds: Sequence[Round], running: tuple[int, ...]) -> Tensor:
+def _run_by_operations(layer: LayerTensors, rounds: Sequence[Round], batch_sizes: tuple[int, ...]) -> Tensor:
     """Run a layer by torch's operations, as `mogrifier.forward` does, and return tanh(c) of all steps."""
-    steps = ForwardSteps(layer.gates_PG, layer.h, layer.c, running)
-    x = layer.x_PI.split(running)
+    steps = ForwardSteps(layer.gates_PG, layer.h, layer.c, batch_sizes)
+    x = layer.x_PI.split(batch_sizes)
     inner, tanh, gated = (
-        [getattr(each, name).split(running) for each in rounds]
+        [getattr(each, name).split(batch_sizes) for each in rounds]
         for name in ("inner_Pk", "tanh_PW", "gated_PW")
     )
     # The argument of tanh is z / 2. To halve a factor is exact.
     last_factors = (each.right_kW if len(each.right_kW) else each.kernel for each in rounds)
     halves = [(each.bias_W / 2, factor / 2) for each, factor in zip(rounds, last_factors, strict=True)]
     with cpu.use_float32_library(layer.x_PI):
-        for t in range(len(running)):
+        for t in range(len(batch_sizes)):
             pair = [x[t], steps.h_before[t]]
             for number, each in enumerate(rounds):
                 side = number % 2
@@ -186,7 +186,7 @@ def _run_back_by_operations(
     gradients: Sequence[RoundGradients],
     pairs: Sequence[Sequence[Tensor]],
     steps: BackwardSteps,
-    running: tuple[int, ...],
+    batch_sizes: tuple[int, ...],
 ) -> Tensor:
     """Do the backward pass by torch's operations, and return the gradient with respect to the input [P, I].
 
@@ -196,7 +196,7 @@ def _run_back_by_operations(
         gradients: Out: what the rounds' gradients are computed from.
         pairs: x and h before each round, each of all steps.
         steps: The LSTM's steps. Out: its gradients.
-        running: Number of samples that have a step, for each of T.
+        batch_sizes: Number of samples that have a step, for each of T.
     """
     for number, (each, gradient) in enumerate(zip(rounds, gradients, strict=True)):
         # The slope by z, before (1 - tanh tanh) / 2, becomes the gradient step by step.
@@ -204,12 +204,12 @@ def _run_back_by_operations(
         by_tanh_PW = before_PW * each.tanh_PW
         torch.addcmul(before_PW, by_tanh_PW, each.tanh_PW, value=-1, out=gradient.z_PW).div_(2)
     d_x_PI = torch.empty_like(layer.x_PI)
-    d_x, tanh = d_x_PI.split(running), [each.tanh_PW.split(running) for each in rounds]
+    d_x, tanh = d_x_PI.split(batch_sizes), [each.tanh_PW.split(batch_sizes) for each in rounds]
     d_z, d_inner = (
-        [getattr(each, name).split(running) for each in gradients] for name in ("z_PW", "inner_Pk")
+        [getattr(each, name).split(batch_sizes) for each in gradients] for name in ("z_PW", "inner_Pk")
     )
     with cpu.use_float32_library(layer.x_PI):
-        for t in reversed(range(len(running))):
+        for t in reversed(range(len(batch_sizes))):
             d_gates, d_h = steps.begin(t)
             torch.mm(d_gates, layer.kernel_IG.T, out=d_x[t])
             torch.mm(d_gates, layer.recurrent_kernel_HG.T, out=d_h)

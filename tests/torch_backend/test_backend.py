@@ -375,28 +375,30 @@ def test_the_layers_as_executed_share_the_parameters(execution: str, tiny_config
     assert all(p.grad is None for p in layer.parameters())
 
 
-every_running = pytest.mark.parametrize("running", [(2,), (2,) * 4, (3, 3, 1, 1), (4, 3, 2, 1), (3, 1)])
+every_batch_sizes = pytest.mark.parametrize(
+    "batch_sizes", [(2,), (2,) * 4, (3, 3, 1, 1), (4, 3, 2, 1), (3, 1)]
+)
 
 
-@every_running
-def test_the_fused_sequence_has_the_gradient_of_every_input(running: tuple[int, ...]) -> None:
+@every_batch_sizes
+def test_the_fused_sequence_has_the_gradient_of_every_input(batch_sizes: tuple[int, ...]) -> None:
     """The carried state's too, which training does not use; against finite differences."""
     generator = torch.Generator().manual_seed(0)
-    batch = running[0]
-    shapes = [(sum(running), 5), (batch, 3), (batch, 3), (5, 12), (3, 12), (12,)]
+    batch = batch_sizes[0]
+    shapes = [(sum(batch_sizes), 5), (batch, 3), (batch, 3), (5, 12), (3, 12), (12,)]
     inputs = [
         torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True) for shape in shapes
     ]
 
     def every_output(*inputs: Tensor) -> tuple[Tensor, ...]:
-        output_PH, c_BH = FusedSequence.apply(*inputs, running)  # type: ignore[no-untyped-call]
-        return output_PH, take_last_steps(output_PH, running), c_BH
+        output_PH, c_BH = FusedSequence.apply(*inputs, batch_sizes)  # type: ignore[no-untyped-call]
+        return output_PH, take_last_steps(output_PH, batch_sizes), c_BH
 
     assert torch.autograd.gradcheck(every_output, inputs)
 
 
-@every_running
-def test_the_fused_sequence_equals_torch_s_packed_one(running: tuple[int, ...]) -> None:
+@every_batch_sizes
+def test_the_fused_sequence_equals_torch_s_packed_one(batch_sizes: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(0)
     ours, theirs = BlockFusedLayer(5, 3, DEFAULT_CELL), torch.nn.LSTM(5, 3)
     for parameter in ours.parameters():
@@ -406,10 +408,10 @@ def test_the_fused_sequence_equals_torch_s_packed_one(running: tuple[int, ...]) 
         theirs.weight_hh_l0.copy_(ours.recurrent_kernel.T)
         theirs.bias_ih_l0.copy_(ours.bias)
         theirs.bias_hh_l0.zero_()
-    x_PI = torch.randn(sum(running), 5, generator=generator)
-    h_BH, c_BH = torch.randn(2, running[0], 3, generator=generator)
-    output_PH, (h_last_BH, c_last_BH) = ours.forward_packed(x_PI, (h_BH, c_BH), running)
-    packed = torch.nn.utils.rnn.PackedSequence(x_PI, torch.tensor(running))
+    x_PI = torch.randn(sum(batch_sizes), 5, generator=generator)
+    h_BH, c_BH = torch.randn(2, batch_sizes[0], 3, generator=generator)
+    output_PH, (h_last_BH, c_last_BH) = ours.forward_packed(x_PI, (h_BH, c_BH), batch_sizes)
+    packed = torch.nn.utils.rnn.PackedSequence(x_PI, torch.tensor(batch_sizes))
     expected, (h_1BH, c_1BH) = theirs(packed, (h_BH[None], c_BH[None]))
     torch.testing.assert_close(output_PH, expected.data)
     torch.testing.assert_close(h_last_BH, h_1BH[0])

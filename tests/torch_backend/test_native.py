@@ -57,12 +57,14 @@ def in_threads(*counts: int) -> Iterator[int]:
 @needs_kernels
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("hidden", [1, 5, 16, 37, 70])
-@pytest.mark.parametrize("running", [(1,), (3, 3, 3, 3), (4, 3, 3, 1, 1), (21, 20)])
-def test_the_recurrence_and_its_gradients(dtype: torch.dtype, hidden: int, running: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("batch_sizes", [(1,), (3, 3, 3, 3), (4, 3, 3, 1, 1), (21, 20)])
+def test_the_recurrence_and_its_gradients(
+    dtype: torch.dtype, hidden: int, batch_sizes: tuple[int, ...]
+) -> None:
     """Against the same operation in float64, whose gradient is checked by finite differences elsewhere."""
     if dtype not in native.load().recurrent:
         pytest.skip(f"this CPU has no product of {dtype}")
-    stream, width, batch, steps = torch.Generator().manual_seed(hidden), 11, running[0], sum(running)
+    stream, width, batch, steps = torch.Generator().manual_seed(hidden), 11, batch_sizes[0], sum(batch_sizes)
 
     def draw(*shape: int) -> torch.Tensor:
         return (torch.randn(shape, generator=stream) * 0.7).to(dtype)
@@ -79,7 +81,7 @@ def test_the_recurrence_and_its_gradients(dtype: torch.dtype, hidden: int, runni
 
     def compute(inputs: list[torch.Tensor], d_outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         leaves = [value.clone().requires_grad_() for value in inputs]
-        outputs = FusedSequence.apply(*leaves, running)  # type: ignore[no-untyped-call]
+        outputs = FusedSequence.apply(*leaves, batch_sizes)  # type: ignore[no-untyped-call]
         return [*(output.detach() for output in outputs), *torch.autograd.grad(outputs, leaves, d_outputs)]
 
     expected = compute([value.double() for value in inputs], [value.double() for value in d_outputs])
@@ -102,15 +104,15 @@ def test_the_recurrence_and_its_gradients(dtype: torch.dtype, hidden: int, runni
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("rounds", "rank"), [(0, 0), (1, 3), (2, 0), (5, 0), (5, 37)])
 @pytest.mark.parametrize(
-    ("inputs", "hidden", "running"), [(1, 5, (1,)), (37, 70, (4, 3, 3, 1, 1)), (70, 33, (21, 20))]
+    ("inputs", "hidden", "batch_sizes"), [(1, 5, (1,)), (37, 70, (4, 3, 3, 1, 1)), (70, 33, (21, 20))]
 )
 def test_a_mogrifier_s_recurrence_and_its_gradients(
-    inputs: int, hidden: int, running: tuple[int, ...], rounds: int, rank: int, dtype: torch.dtype
+    inputs: int, hidden: int, batch_sizes: tuple[int, ...], rounds: int, rank: int, dtype: torch.dtype
 ) -> None:
     """Likewise; the same bits in any number of threads."""
     if dtype not in native.load().recurrent:
         pytest.skip(f"this CPU has no product of {dtype}")
-    stream, batch, steps = torch.Generator().manual_seed(hidden), running[0], sum(running)
+    stream, batch, steps = torch.Generator().manual_seed(hidden), batch_sizes[0], sum(batch_sizes)
     shapes = cells.get("mogrifier_lstm", rounds=rounds, rank=rank).shapes(inputs, hidden)
 
     def draw(*shape: int) -> torch.Tensor:
@@ -124,7 +126,7 @@ def test_a_mogrifier_s_recurrence_and_its_gradients(
 
     def compute(given: list[torch.Tensor], d_outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         leaves = [value.clone().requires_grad_() for value in given]
-        outputs = mogrifier_fused.FusedSequence.apply(running, tuple(shapes), *leaves)  # type: ignore[no-untyped-call]
+        outputs = mogrifier_fused.FusedSequence.apply(batch_sizes, tuple(shapes), *leaves)  # type: ignore[no-untyped-call]
         return [*(output.detach() for output in outputs), *torch.autograd.grad(outputs, leaves, d_outputs)]
 
     expected = compute([value.double() for value in given], [value.double() for value in d_outputs])
@@ -272,15 +274,15 @@ def test_without_onednn_torch_runs_the_recurrence(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With AVX-512 its products are oneDNN's, and those of bfloat16 would end the process."""
-    stream, hidden, running = torch.Generator().manual_seed(0), 5, (3, 3, 2)
+    stream, hidden, batch_sizes = torch.Generator().manual_seed(0), 5, (3, 3, 2)
     shapes = ((8, 4), (3, hidden), (3, hidden), (4, 20), (hidden, 20), (20,))
     inputs = [torch.randn(shape, generator=stream).to(dtype) for shape in shapes]
     inputs[2] = inputs[2].float()
-    expected, _ = FusedSequence.apply(*(value.double() for value in inputs), running)  # type: ignore[no-untyped-call]
+    expected, _ = FusedSequence.apply(*(value.double() for value in inputs), batch_sizes)  # type: ignore[no-untyped-call]
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
     assert cpu.find_recurrence_kernels(inputs[0]) is None
     assert cpu.find_kernels(inputs[0]) is not None
-    found, _ = FusedSequence.apply(*inputs, running)  # type: ignore[no-untyped-call]
+    found, _ = FusedSequence.apply(*inputs, batch_sizes)  # type: ignore[no-untyped-call]
     assert error(found, expected) < ROUNDING[dtype]
 
 
@@ -388,8 +390,8 @@ def test_on_processors_with_narrower_vectors(march: str, lanes: int, monkeypatch
     monkeypatch.setattr(native, "load", lambda: older)
     assert older.lanes == lanes
     older.recurrent &= {torch.float32}  # such a processor has no product of bfloat16
-    for hidden, running in itertools.product((1, 5, 16, 37, 150), ((1,), (4, 3, 3, 1, 1), (21, 20))):
-        test_the_recurrence_and_its_gradients(torch.float32, hidden, running)
+    for hidden, batch_sizes in itertools.product((1, 5, 16, 37, 150), ((1,), (4, 3, 3, 1, 1), (21, 20))):
+        test_the_recurrence_and_its_gradients(torch.float32, hidden, batch_sizes)
     for rounds, rank in ((1, 3), (5, 0), (5, 37)):
         test_a_mogrifier_s_recurrence_and_its_gradients(70, 33, (4, 3, 1), rounds, rank, torch.float32)
     for dtype in TYPES:

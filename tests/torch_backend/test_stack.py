@@ -260,7 +260,7 @@ def test_no_padded_step_is_computed() -> None:
     lengths = Lengths(torch.tensor(LENGTHS), STEPS, torch.device("cpu"))
     lengths.run(note_shape, x_TBI, state[0], backwards=False)  # type: ignore[arg-type]
     assert given == [(1, 6), (3, 5), (2, 4), (3, 2)]
-    assert sum(steps * running for steps, running in given) == sum(LENGTHS)
+    assert sum(steps * samples for steps, samples in given) == sum(LENGTHS)
 
 
 @pytest.mark.parametrize("base", [Layer, StackLayer])

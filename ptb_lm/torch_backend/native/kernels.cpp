@@ -220,14 +220,14 @@ struct Share {
 // The first row of each step: of its input and its output in a state [B + P], and of the step in an array [P].
 struct Steps {
   std::vector<int64_t> before, after, packed;
-  Steps(int64_t count, const int64_t* running) : before(count), after(count), packed(count) {
+  Steps(int64_t count, const int64_t* batch_sizes) : before(count), after(count), packed(count) {
     int64_t start = 0, done = 0;
     for (int64_t t = 0; t < count; ++t) {
       before[t] = start;
-      start += t == 0 ? running[0] : running[t - 1];
+      start += t == 0 ? batch_sizes[0] : batch_sizes[t - 1];
       after[t] = start;
       packed[t] = done;
-      done += running[t];
+      done += batch_sizes[t];
     }
   }
 };
@@ -340,14 +340,14 @@ inline void lstm_units_back(Floats by_h, int64_t hidden, int64_t units, const T*
 }
 
 template <class T>
-void lstm_forward(int64_t steps, const int64_t* running, int64_t hidden, int64_t stride, T* gates, const T* bias,
+void lstm_forward(int64_t steps, const int64_t* batch_sizes, int64_t hidden, int64_t stride, T* gates, const T* bias,
                   const T* kernel, T* packed, T* h, float* c, int64_t threads) {
   const int64_t blocks = pieces(hidden, LANES), width = 4 * LANES;
-  const Steps at(steps, running);
+  const Steps at(steps, batch_sizes);
 #pragma omp parallel num_threads(threads)
   {
     const Share mine(blocks);
-    std::vector<float> sums(running[0] * width);
+    std::vector<float> sums(batch_sizes[0] * width);
     for (int64_t block = mine.first; block < mine.last; ++block)
       pack_gates(block, stride, hidden, hidden, kernel, packed);
     for (int64_t t = 0; t < steps; ++t) {
@@ -355,9 +355,9 @@ void lstm_forward(int64_t steps, const int64_t* running, int64_t hidden, int64_t
 #pragma omp barrier
       for (int64_t block = mine.first; block < mine.last; ++block) {
         const int64_t unit = block * LANES, units = std::min<int64_t>(LANES, hidden - unit);
-        product(running[t], width, stride, stride, width, width, h + at.before[t] * stride,
+        product(batch_sizes[t], width, stride, stride, width, width, h + at.before[t] * stride,
                 packed + block * stride * width, sums.data());
-        for (int64_t row = 0; row < running[t]; ++row) {
+        for (int64_t row = 0; row < batch_sizes[t]; ++row) {
           T* gate = gates + (at.packed[t] + row) * 4 * hidden + unit;
           auto summed = [&](int64_t which) {
             return load(&sums[row * width + which * LANES]) + load(gate + which * hidden, units) +
@@ -374,11 +374,11 @@ void lstm_forward(int64_t steps, const int64_t* running, int64_t hidden, int64_t
 
 // The rows of d_h lie apart by whole blocks.
 template <class T>
-void lstm_backward(int64_t steps, const int64_t* running, int64_t hidden, const T* gates, const float* c,
+void lstm_backward(int64_t steps, const int64_t* batch_sizes, int64_t hidden, const T* gates, const float* c,
                    const T* d_output, const T* kernel, T* packed, T* d_gates, float* d_h, float* d_c,
                    int64_t threads) {
   const int64_t blocks = pieces(hidden, WIDE), width = 4 * hidden, apart = blocks * WIDE;
-  const Steps at(steps, running);
+  const Steps at(steps, batch_sizes);
 #pragma omp parallel num_threads(threads)
   {
     const Share mine(blocks);
@@ -386,7 +386,7 @@ void lstm_backward(int64_t steps, const int64_t* running, int64_t hidden, const 
       pack_transposed(block, width, width, hidden, kernel, packed);
     for (int64_t t = steps - 1; t >= 0; --t) {
       for (int64_t block = mine.first; block < mine.last; ++block)
-        for_each_vector(running[t], block, hidden, [&](int64_t row, int64_t unit, int64_t count) {
+        for_each_vector(batch_sizes[t], block, hidden, [&](int64_t row, int64_t unit, int64_t count) {
           const int64_t step = at.packed[t] + row;
           const Floats by_h =
               load(d_h + row * apart + unit, count) + load(d_output + step * hidden + unit, count);
@@ -397,7 +397,7 @@ void lstm_backward(int64_t steps, const int64_t* running, int64_t hidden, const 
       // Each unit's gradient needs the gates of all units; the next step back needs only its own.
 #pragma omp barrier
       for (int64_t block = mine.first; block < mine.last; ++block)
-        product(running[t], WIDE, width, width, WIDE, apart, d_gates + at.packed[t] * width,
+        product(batch_sizes[t], WIDE, width, width, WIDE, apart, d_gates + at.packed[t] * width,
                 packed + block * width * WIDE, d_h + block * WIDE);
     }
     cpublas::brgemm_release(PAIR<T> == 2);
@@ -422,15 +422,15 @@ struct Round {
 };
 
 template <class T>
-void mogrifier_forward(int64_t steps, const int64_t* running, const Sizes& of, int64_t rounds, const Round<T>* every,
-                       const T* x, const T* kernel, const T* recurrent_kernel, const T* bias, T* packed, T* gates,
-                       T* h, float* c, int64_t threads) {
+void mogrifier_forward(int64_t steps, const int64_t* batch_sizes, const Sizes& of, int64_t rounds,
+                       const Round<T>* every, const T* x, const T* kernel, const T* recurrent_kernel, const T* bias,
+                       T* packed, T* gates, T* h, float* c, int64_t threads) {
   const int64_t hidden = of.width[1], wide = 4 * LANES;
   T* const packed_recurrent = packed + pieces(hidden, LANES) * of.stride[0] * wide;
-  const Steps at(steps, running);
+  const Steps at(steps, batch_sizes);
 #pragma omp parallel num_threads(threads)
   {
-    std::vector<float> sums(running[0] * wide);
+    std::vector<float> sums(batch_sizes[0] * wide);
     const Share units(pieces(hidden, LANES)), ranks(pieces(of.rank, WIDE));
     const Share columns[2] = {Share(pieces(of.width[0], WIDE)), Share(pieces(of.width[1], WIDE))};
     for (int64_t round = 0; round < rounds; ++round) {
@@ -447,7 +447,7 @@ void mogrifier_forward(int64_t steps, const int64_t* running, const Sizes& of, i
       pack_gates(block, of.stride[1], hidden, hidden, recurrent_kernel, packed_recurrent);
     }
     for (int64_t t = 0; t < steps; ++t) {
-      const int64_t rows = running[t], start = at.packed[t];
+      const int64_t rows = batch_sizes[t], start = at.packed[t];
       const T* pair[2] = {x + start * of.stride[0], h + at.before[t] * of.stride[1]};
       for (int64_t round = 0; round < rounds; ++round) {
         const int64_t side = round % 2, W = of.width[side], stride = of.stride[side];
@@ -499,7 +499,7 @@ void mogrifier_forward(int64_t steps, const int64_t* running, const Sizes& of, i
 
 // d_x [B, ...] and d_h are float32, and their rows lie apart by whole blocks.
 template <class T>
-void mogrifier_backward(int64_t steps, const int64_t* running, const Sizes& of, int64_t rounds,
+void mogrifier_backward(int64_t steps, const int64_t* batch_sizes, const Sizes& of, int64_t rounds,
                         const Round<T>* every, const T* x, const T* kernel, const T* recurrent_kernel, T* packed,
                         const T* gates, const T* h, const float* c, const T* d_output, T* d_gates, T* d_input,
                         float* d_x, float* d_h, float* d_c, int64_t threads) {
@@ -507,10 +507,10 @@ void mogrifier_backward(int64_t steps, const int64_t* running, const Sizes& of, 
   const int64_t apart[2] = {pieces(of.width[0], WIDE) * WIDE, pieces(hidden, WIDE) * WIDE};
   T* const packed_sides[2] = {packed, packed + apart[0] * gate_width};
   float* const d_pair[2] = {d_x, d_h};
-  const Steps at(steps, running);
+  const Steps at(steps, batch_sizes);
 #pragma omp parallel num_threads(threads)
   {
-    std::vector<float> sums(running[0] * WIDE);
+    std::vector<float> sums(batch_sizes[0] * WIDE);
     const Share ranks(pieces(of.rank, WIDE));
     const Share columns[2] = {Share(pieces(of.width[0], WIDE)), Share(pieces(of.width[1], WIDE))};
     // The factors are the weights, transposed.
@@ -528,7 +528,7 @@ void mogrifier_backward(int64_t steps, const int64_t* running, const Sizes& of, 
                         packed_sides[side]);
       }
     for (int64_t t = steps - 1; t >= 0; --t) {
-      const int64_t rows = running[t], start = at.packed[t];
+      const int64_t rows = batch_sizes[t], start = at.packed[t];
       for (int64_t block = columns[1].first; block < columns[1].last; ++block)
         for_each_vector(rows, block, hidden, [&](int64_t row, int64_t unit, int64_t count) {
           const Floats by_h = load(d_h + row * apart[1] + unit, count) +
@@ -734,47 +734,47 @@ int supported() {
 }  // namespace
 
 #define FOR_EACH_TYPE(DECLARE) DECLARE(float, float32) DECLARE(bfloat16, bfloat16)
-#define DECLARE(T, NAME)                                                                                        \
-  extern "C" int supported_##NAME() { return supported<T>(); }                                                  \
-  extern "C" void lstm_forward_##NAME(int64_t steps, const int64_t* running, int64_t hidden, int64_t stride,    \
-                                      T* gates, const T* bias, const T* kernel, T* packed, T* h, float* c,      \
-                                      int64_t threads) {                                                        \
-    lstm_forward(steps, running, hidden, stride, gates, bias, kernel, packed, h, c, threads);                   \
-  }                                                                                                             \
-  extern "C" void lstm_backward_##NAME(int64_t steps, const int64_t* running, int64_t hidden, const T* gates,   \
-                                       const float* c, const T* d_output, const T* kernel, T* packed,           \
-                                       T* d_gates, float* d_h, float* d_c, int64_t threads) {                   \
-    lstm_backward(steps, running, hidden, gates, c, d_output, kernel, packed, d_gates, d_h, d_c, threads);      \
-  }                                                                                                             \
-  extern "C" void mogrifier_forward_##NAME(                                                                     \
-      int64_t steps, const int64_t* running, const Sizes* sizes, int64_t rounds, const Round<T>* every,         \
-      const T* x, const T* kernel, const T* recurrent_kernel, const T* bias, T* packed, T* gates, T* h,         \
-      float* c, int64_t threads) {                                                                              \
-    mogrifier_forward(steps, running, *sizes, rounds, every, x, kernel, recurrent_kernel, bias, packed, gates,  \
-                      h, c, threads);                                                                           \
-  }                                                                                                             \
-  extern "C" void mogrifier_backward_##NAME(                                                                    \
-      int64_t steps, const int64_t* running, const Sizes* sizes, int64_t rounds, const Round<T>* every,         \
-      const T* x, const T* kernel, const T* recurrent_kernel, T* packed, const T* gates, const T* h,            \
-      const float* c, const T* d_output, T* d_gates, T* d_input, float* d_x, float* d_h, float* d_c,            \
-      int64_t threads) {                                                                                        \
-    mogrifier_backward(steps, running, *sizes, rounds, every, x, kernel, recurrent_kernel, packed, gates, h, c, \
-                       d_output, d_gates, d_input, d_x, d_h, d_c, threads);                                     \
-  }                                                                                                             \
-  extern "C" void cross_entropy_##NAME(int64_t tokens, int64_t words, T* logits, const int64_t* targets,        \
-                                       float* nll, int gradient, int64_t threads) {                             \
-    cross_entropy(tokens, words, logits, targets, nll, gradient != 0, threads);                                 \
-  }                                                                                                             \
-  extern "C" double sum_of_squares_##NAME(int64_t count, const T* values, int64_t threads) {                    \
-    return sum_of_squares(count, values, threads);                                                              \
-  }                                                                                                             \
-  extern "C" void mask_##NAME(int64_t count, const uint16_t* random, int64_t most, float factor, T* kept,        \
-                              int64_t threads) {                                                                \
-    mask(count, random, static_cast<uint16_t>(most), factor, kept, threads);                                    \
-  }                                                                                                             \
-  extern "C" void update_##NAME(int64_t count, float* kept, const T* gradient, T* used, float scale,            \
-                                float decay, int64_t threads) {                                                 \
-    update(count, kept, gradient, used, scale, decay, threads);                                                 \
+#define DECLARE(T, NAME)                                                                                             \
+  extern "C" int supported_##NAME() { return supported<T>(); }                                                       \
+  extern "C" void lstm_forward_##NAME(int64_t steps, const int64_t* batch_sizes, int64_t hidden, int64_t stride,     \
+                                      T* gates, const T* bias, const T* kernel, T* packed, T* h, float* c,           \
+                                      int64_t threads) {                                                             \
+    lstm_forward(steps, batch_sizes, hidden, stride, gates, bias, kernel, packed, h, c, threads);                    \
+  }                                                                                                                  \
+  extern "C" void lstm_backward_##NAME(int64_t steps, const int64_t* batch_sizes, int64_t hidden, const T* gates,    \
+                                       const float* c, const T* d_output, const T* kernel, T* packed,                \
+                                       T* d_gates, float* d_h, float* d_c, int64_t threads) {                        \
+    lstm_backward(steps, batch_sizes, hidden, gates, c, d_output, kernel, packed, d_gates, d_h, d_c, threads);       \
+  }                                                                                                                  \
+  extern "C" void mogrifier_forward_##NAME(                                                                          \
+      int64_t steps, const int64_t* batch_sizes, const Sizes* sizes, int64_t rounds, const Round<T>* every,          \
+      const T* x, const T* kernel, const T* recurrent_kernel, const T* bias, T* packed, T* gates, T* h,              \
+      float* c, int64_t threads) {                                                                                   \
+    mogrifier_forward(steps, batch_sizes, *sizes, rounds, every, x, kernel, recurrent_kernel, bias, packed, gates,   \
+                      h, c, threads);                                                                                \
+  }                                                                                                                  \
+  extern "C" void mogrifier_backward_##NAME(                                                                         \
+      int64_t steps, const int64_t* batch_sizes, const Sizes* sizes, int64_t rounds, const Round<T>* every,          \
+      const T* x, const T* kernel, const T* recurrent_kernel, T* packed, const T* gates, const T* h,                 \
+      const float* c, const T* d_output, T* d_gates, T* d_input, float* d_x, float* d_h, float* d_c,                 \
+      int64_t threads) {                                                                                             \
+    mogrifier_backward(steps, batch_sizes, *sizes, rounds, every, x, kernel, recurrent_kernel, packed, gates, h, c,  \
+                       d_output, d_gates, d_input, d_x, d_h, d_c, threads);                                          \
+  }                                                                                                                  \
+  extern "C" void cross_entropy_##NAME(int64_t tokens, int64_t words, T* logits, const int64_t* targets,             \
+                                       float* nll, int gradient, int64_t threads) {                                  \
+    cross_entropy(tokens, words, logits, targets, nll, gradient != 0, threads);                                      \
+  }                                                                                                                  \
+  extern "C" double sum_of_squares_##NAME(int64_t count, const T* values, int64_t threads) {                         \
+    return sum_of_squares(count, values, threads);                                                                   \
+  }                                                                                                                  \
+  extern "C" void mask_##NAME(int64_t count, const uint16_t* random, int64_t most, float factor, T* kept,            \
+                              int64_t threads) {                                                                     \
+    mask(count, random, static_cast<uint16_t>(most), factor, kept, threads);                                         \
+  }                                                                                                                  \
+  extern "C" void update_##NAME(int64_t count, float* kept, const T* gradient, T* used, float scale,                 \
+                                float decay, int64_t threads) {                                                      \
+    update(count, kept, gradient, used, scale, decay, threads);                                                      \
   }
 FOR_EACH_TYPE(DECLARE)
 

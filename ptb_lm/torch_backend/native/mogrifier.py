@@ -73,25 +73,27 @@ class _Round(ctypes.Structure):
     )
 
 
-def forward(kernels: Kernels, layer: LayerTensors, rounds: Sequence[Round], running: Sequence[int]) -> None:
+def forward(
+    kernels: Kernels, layer: LayerTensors, rounds: Sequence[Round], batch_sizes: Sequence[int]
+) -> None:
     """Run a layer over a sequence.
 
     Args:
         kernels: The kernels; the layer's type is one of those that run a recurrence.
         layer: The layer. In: the first B rows of h and c, and x. Out: the other rows, and the gates.
         rounds: Its rounds. Out: inner, tanh and gated.
-        running: The number of samples that have a step, for each of T.
+        batch_sizes: The number of samples that have a step, for each of T.
 
     Raises:
         ValueError: A tensor does not fit: the kernels would read or write outside of it.
     """
-    sizes = _check_layer(kernels, layer, rounds, running)
+    sizes = _check_layer(kernels, layer, rounds, batch_sizes)
     factors = _new_factors(kernels, layer, rounds, sizes)
     gates = round_up(4 * sizes.width[1], 4 * kernels.lanes)
     kernels.call(
         "mogrifier_forward",
         layer.x_PI.dtype,
-        *(len(running), list_integers(running), ctypes.byref(sizes), len(rounds)),
+        *(len(batch_sizes), list_integers(batch_sizes), ctypes.byref(sizes), len(rounds)),
         _describe((*each, None, None, *places) for each, places in zip(rounds, factors, strict=True)),
         *(layer.x_PI, layer.kernel_IG, layer.recurrent_kernel_HG, layer.bias_G),
         *(layer.x_PI.new_empty(gates * sum(sizes.stride)), layer.gates_PG, layer.h, layer.c),
@@ -103,7 +105,7 @@ def backward(
     layer: LayerTensors,
     rounds: Sequence[Round],
     gradients: Sequence[RoundGradients],
-    running: Sequence[int],
+    batch_sizes: Sequence[int],
     d_output_PH: Tensor,
     d_c_BH: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -114,7 +116,7 @@ def backward(
         layer: The layer as `forward` left it.
         rounds: Its rounds, likewise.
         gradients: Out: the gradients within each round.
-        running: The number of samples that have a step, for each of T.
+        batch_sizes: The number of samples that have a step, for each of T.
         d_output_PH: dL/doutput.
         d_c_BH: Float32. In: dL/dc_T. Out: dL/dc_0.
 
@@ -125,22 +127,22 @@ def backward(
     Raises:
         ValueError: A tensor does not fit.
     """
-    sizes = _check_layer(kernels, layer, rounds, running)
+    sizes = _check_layer(kernels, layer, rounds, batch_sizes)
     factors = _new_factors(kernels, layer, rounds, sizes)
-    dtype, packed, (inputs, hidden) = layer.x_PI.dtype, sum(running), sizes.width
+    dtype, packed, (inputs, hidden) = layer.x_PI.dtype, sum(batch_sizes), sizes.width
     d_output_PH = d_output_PH.contiguous()
     check(d_output_PH, dtype, packed, hidden)
-    check(d_c_BH, torch.float32, running[0], hidden)
+    check(d_c_BH, torch.float32, batch_sizes[0], hidden)
     for number, (each, gradient) in enumerate(zip(rounds, gradients, strict=True)):
         check_part(gradient.z_PW, dtype, packed, len(each.bias_W), sizes.stride[number % 2])
         check_part(gradient.inner_Pk, dtype, packed, sizes.rank, sizes.rank_stride)
     widths = [round_up(width, 2 * kernels.lanes) for width in sizes.width]
-    d_x, d_h = (torch.zeros(running[0], width, dtype=torch.float32, device="cpu") for width in widths)
+    d_x, d_h = (torch.zeros(batch_sizes[0], width, dtype=torch.float32, device="cpu") for width in widths)
     d_gates_PG, d_x_PI = torch.empty_like(layer.gates_PG), layer.x_PI.new_empty(packed, inputs)
     kernels.call(
         "mogrifier_backward",
         dtype,
-        *(len(running), list_integers(running), ctypes.byref(sizes), len(rounds)),
+        *(len(batch_sizes), list_integers(batch_sizes), ctypes.byref(sizes), len(rounds)),
         _describe((*each, *d, *places) for each, d, places in zip(rounds, gradients, factors, strict=True)),
         *(layer.x_PI, layer.kernel_IG, layer.recurrent_kernel_HG),
         *(layer.x_PI.new_empty(sum(widths) * 4 * hidden), layer.gates_PG, layer.h, layer.c),
@@ -150,14 +152,14 @@ def backward(
 
 
 def _check_layer(
-    kernels: Kernels, layer: LayerTensors, rounds: Sequence[Round], running: Sequence[int]
+    kernels: Kernels, layer: LayerTensors, rounds: Sequence[Round], batch_sizes: Sequence[int]
 ) -> _Sizes:
     """Return the sizes of a layer.
 
     Raises:
         ValueError: A tensor does not fit.
     """
-    dtype, packed, samples = layer.x_PI.dtype, sum(running), running[0]
+    dtype, packed, samples = layer.x_PI.dtype, sum(batch_sizes), batch_sizes[0]
     widths = inputs, hidden = len(layer.kernel_IG), len(layer.recurrent_kernel_HG)
     strides = tuple(kernels.state_width(width, dtype) for width in widths)
     rank = len(rounds[0].right_kW) if rounds else 0
