@@ -52,7 +52,7 @@ constexpr int LANES = 4;
 #endif
 using Floats = float __attribute__((vector_size(4 * LANES)));
 using Ints = int32_t __attribute__((vector_size(4 * LANES)));
-using Words = uint32_t __attribute__((vector_size(4 * LANES)));
+using UInts = uint32_t __attribute__((vector_size(4 * LANES)));
 using Halves = uint16_t __attribute__((vector_size(2 * LANES)));
 
 struct bfloat16 {
@@ -70,16 +70,16 @@ inline Floats load(const float* from) {
 inline Floats load(const bfloat16* from) {
   Halves halves;
   std::memcpy(&halves, from, sizeof halves);
-  return reinterpret_cast<Floats>(__builtin_convertvector(halves, Words) << 16);
+  return reinterpret_cast<Floats>(__builtin_convertvector(halves, UInts) << 16);
 }
 
 inline void store(float* to, Floats x) { std::memcpy(to, &x, sizeof x); }
 
 inline void store(bfloat16* to, Floats x) {
-  Words words = reinterpret_cast<Words>(x);
-  words += 0x7fff + ((words >> 16) & 1);  // to the nearest, ties to even
-  words = x != x ? Words{} + 0x7fc00000 : words;
-  Halves halves = __builtin_convertvector(words >> 16, Halves);
+  UInts bits = reinterpret_cast<UInts>(x);
+  bits += 0x7fff + ((bits >> 16) & 1);  // to the nearest, ties to even
+  bits = x != x ? UInts{} + 0x7fc00000 : bits;
+  Halves halves = __builtin_convertvector(bits >> 16, Halves);
   std::memcpy(to, &halves, sizeof halves);
 }
 
@@ -100,7 +100,7 @@ inline void store(T* to, Floats x, int64_t count) {
   std::memcpy(to, some, count * sizeof(T));
 }
 
-inline Floats all(float x) { return x - Floats{}; }  // x + 0 would be an addition, because of -0
+inline Floats broadcast(float x) { return x - Floats{}; }  // x + 0 would be an addition, because of -0
 
 inline float sum(Floats x) {
   float total = 0;
@@ -118,12 +118,12 @@ inline float maximum(Floats x) {
 
 // e^x to 2 units in the last place: x = n ln 2 + r, and e^r by its Taylor polynomial.
 inline Floats exponential(Floats x) {
-  x = x > 88.0f ? all(88.0f) : x;
-  x = x < -87.0f ? all(-87.0f) : x;
+  x = x > 88.0f ? broadcast(88.0f) : x;
+  x = x < -87.0f ? broadcast(-87.0f) : x;
   const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
   Floats n = (x * 1.44269504f + magic) - magic;
   Floats r = x - n * 0.693359375f + n * 2.12194440e-4f;
-  Floats p = all(1.0f / 5040);
+  Floats p = broadcast(1.0f / 5040);
   for (float coefficient : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f})
     p = p * r + coefficient;
   Ints exponent = (__builtin_convertvector(n, Ints) + 127) << 23;
@@ -132,10 +132,10 @@ inline Floats exponential(Floats x) {
 
 // An odd rational function, right to 4 units in the last place; the coefficients are those of Eigen's tanh.
 inline Floats tanh(Floats x) {
-  x = x > 7.90531110763549805f ? all(7.90531110763549805f) : x;
-  x = x < -7.90531110763549805f ? all(-7.90531110763549805f) : x;
+  x = x > 7.90531110763549805f ? broadcast(7.90531110763549805f) : x;
+  x = x < -7.90531110763549805f ? broadcast(-7.90531110763549805f) : x;
   const Floats square = x * x;
-  Floats over = all(-2.76076847742355e-16f), under = all(1.19825839466702e-06f);
+  Floats over = broadcast(-2.76076847742355e-16f), under = broadcast(1.19825839466702e-06f);
   for (float coefficient : {2.00018790482477e-13f, -8.60467152213735e-11f, 5.12229709037114e-08f,
                             1.48572235717979e-05f, 6.37261928875436e-04f, 4.89352455891786e-03f})
     over = over * square + coefficient;
@@ -170,7 +170,7 @@ void tile(int64_t K, int64_t lda, int64_t ldb, int64_t ldc, bool add, const floa
     __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(B) + (k + STRETCH) * ldb * 4));
     const Floats left = load(B + k * ldb), right = load(B + k * ldb + LANES);
     for (int64_t row = 0; row < COUNT; ++row) {
-      const Floats a = all(A[row * lda + k]);
+      const Floats a = broadcast(A[row * lda + k]);
       sums[row][0] += a * left;
       sums[row][1] += a * right;
     }
@@ -205,7 +205,7 @@ constexpr int64_t PAIR = 1;
 template <>
 constexpr int64_t PAIR<bfloat16> = 2;
 
-inline int64_t pieces(int64_t whole, int64_t piece) { return (whole + piece - 1) / piece; }
+inline int64_t ceil_div(int64_t number, int64_t divisor) { return (number + divisor - 1) / divisor; }
 
 // A thread's share of some blocks: [first, last).
 struct Share {
@@ -250,23 +250,24 @@ inline void transpose(int64_t rows, int64_t columns, const void* from, void* to)
 }
 
 // At most LANES columns of one row, or of two rows as pairs, in a vector.
-inline Words columns(const float* row, const float*, int64_t count) {
-  return reinterpret_cast<Words>(load(row, count));
+inline UInts columns(const float* row, const float*, int64_t count) {
+  return reinterpret_cast<UInts>(load(row, count));
 }
 
-inline Words columns(const bfloat16* row, const bfloat16* next, int64_t count) {
-  const Words high = next ? reinterpret_cast<Words>(load(next, count)) : Words{};
-  return reinterpret_cast<Words>(load(row, count)) >> 16 | high;
+inline UInts columns(const bfloat16* row, const bfloat16* next, int64_t count) {
+  const UInts high = next ? reinterpret_cast<UInts>(load(next, count)) : UInts{};
+  return reinterpret_cast<UInts>(load(row, count)) >> 16 | high;
 }
 
-// Packs a block of B[K, N] of some vectors of columns: vector v of row k begins at `from(v) + k * apart`, and holds
-// `count(v)` columns. What is beyond them, and rows from K to `rows`, are zeros.
+// Packs a block of B[K, N] of some vectors of columns: vector v of row k begins at `from(v) + k * row_stride`, and
+// holds `count(v)` columns. What is beyond them, and rows from K to `rows`, are zeros.
 template <class T, class From, class Count>
-void pack(int64_t vectors, int64_t rows, int64_t K, int64_t apart, T* to, From from, Count count) {
+void pack(int64_t vectors, int64_t rows, int64_t K, int64_t row_stride, T* to, From from, Count count) {
   for (int64_t k = 0; k < rows; k += PAIR<T>)
     for (int64_t v = 0; v < vectors; ++v, to += LANES * PAIR<T>) {
-      const T* const row = from(v) + k * apart;
-      const Words some = k < K && count(v) > 0 ? columns(row, k + 1 < K ? row + apart : nullptr, count(v)) : Words{};
+      const T* const row = from(v) + k * row_stride;
+      const UInts some =
+          k < K && count(v) > 0 ? columns(row, k + 1 < K ? row + row_stride : nullptr, count(v)) : UInts{};
       std::memcpy(to, &some, sizeof some);
     }
 }
@@ -326,23 +327,23 @@ inline void lstm_units(Summed summed, int64_t hidden, int64_t units, const float
 
 // Back: from the gradient with respect to h and c after the step to that of the sums, and of c before it.
 template <class T>
-inline void lstm_units_back(Floats by_h, int64_t hidden, int64_t units, const T* gate, const float* c_before,
+inline void lstm_units_back(Floats d_h_after, int64_t hidden, int64_t units, const T* gate, const float* c_before,
                             const float* c_after, float* d_c, T* d_gate) {
   const Floats i = load(gate, units), f = load(gate + hidden, units), g = load(gate + 2 * hidden, units),
                o = load(gate + 3 * hidden, units);
   const Floats squashed = tanh(load(c_after, units));
-  const Floats by_c = load(d_c, units) + by_h * o * (1.0f - squashed * squashed);
-  store(d_gate, by_c * g * i * (1.0f - i), units);
-  store(d_gate + hidden, by_c * load(c_before, units) * f * (1.0f - f), units);
-  store(d_gate + 2 * hidden, by_c * i * (1.0f - g * g), units);
-  store(d_gate + 3 * hidden, by_h * squashed * o * (1.0f - o), units);
-  store(d_c, by_c * f, units);
+  const Floats d_c_after = load(d_c, units) + d_h_after * o * (1.0f - squashed * squashed);
+  store(d_gate, d_c_after * g * i * (1.0f - i), units);
+  store(d_gate + hidden, d_c_after * load(c_before, units) * f * (1.0f - f), units);
+  store(d_gate + 2 * hidden, d_c_after * i * (1.0f - g * g), units);
+  store(d_gate + 3 * hidden, d_h_after * squashed * o * (1.0f - o), units);
+  store(d_c, d_c_after * f, units);
 }
 
 template <class T>
 void lstm_forward(int64_t steps, const int64_t* batch_sizes, int64_t hidden, int64_t stride, T* gates, const T* bias,
                   const T* kernel, T* packed, T* h, float* c, int64_t threads) {
-  const int64_t blocks = pieces(hidden, LANES), width = 4 * LANES;
+  const int64_t blocks = ceil_div(hidden, LANES), width = 4 * LANES;
   const Steps at(steps, batch_sizes);
 #pragma omp parallel num_threads(threads)
   {
@@ -377,7 +378,7 @@ template <class T>
 void lstm_backward(int64_t steps, const int64_t* batch_sizes, int64_t hidden, const T* gates, const float* c,
                    const T* d_output, const T* kernel, T* packed, T* d_gates, float* d_h, float* d_c,
                    int64_t threads) {
-  const int64_t blocks = pieces(hidden, WIDE), width = 4 * hidden, apart = blocks * WIDE;
+  const int64_t blocks = ceil_div(hidden, WIDE), width = 4 * hidden, row_stride = blocks * WIDE;
   const Steps at(steps, batch_sizes);
 #pragma omp parallel num_threads(threads)
   {
@@ -388,16 +389,16 @@ void lstm_backward(int64_t steps, const int64_t* batch_sizes, int64_t hidden, co
       for (int64_t block = mine.first; block < mine.last; ++block)
         for_each_vector(batch_sizes[t], block, hidden, [&](int64_t row, int64_t unit, int64_t count) {
           const int64_t step = at.packed[t] + row;
-          const Floats by_h =
-              load(d_h + row * apart + unit, count) + load(d_output + step * hidden + unit, count);
-          lstm_units_back(by_h, hidden, count, gates + step * width + unit,
+          const Floats d_h_after =
+              load(d_h + row * row_stride + unit, count) + load(d_output + step * hidden + unit, count);
+          lstm_units_back(d_h_after, hidden, count, gates + step * width + unit,
                           c + (at.before[t] + row) * hidden + unit, c + (at.after[t] + row) * hidden + unit,
                           d_c + row * hidden + unit, d_gates + step * width + unit);
         });
       // Each unit's gradient needs the gates of all units; the next step back needs only its own.
 #pragma omp barrier
       for (int64_t block = mine.first; block < mine.last; ++block)
-        product(batch_sizes[t], WIDE, width, width, WIDE, apart, d_gates + at.packed[t] * width,
+        product(batch_sizes[t], WIDE, width, width, WIDE, row_stride, d_gates + at.packed[t] * width,
                 packed + block * width * WIDE, d_h + block * WIDE);
     }
     cpublas::brgemm_release(PAIR<T> == 2);
@@ -422,52 +423,53 @@ struct Round {
 };
 
 template <class T>
-void mogrifier_forward(int64_t steps, const int64_t* batch_sizes, const Sizes& of, int64_t rounds,
-                       const Round<T>* every, const T* x, const T* kernel, const T* recurrent_kernel, const T* bias,
-                       T* packed, T* gates, T* h, float* c, int64_t threads) {
-  const int64_t hidden = of.width[1], wide = 4 * LANES;
-  T* const packed_recurrent = packed + pieces(hidden, LANES) * of.stride[0] * wide;
+void mogrifier_forward(int64_t steps, const int64_t* batch_sizes, const Sizes& sizes, int64_t rounds,
+                       const Round<T>* all_rounds, const T* x, const T* kernel, const T* recurrent_kernel,
+                       const T* bias, T* packed, T* gates, T* h, float* c, int64_t threads) {
+  const int64_t hidden = sizes.width[1], wide = 4 * LANES;
+  T* const packed_recurrent = packed + ceil_div(hidden, LANES) * sizes.stride[0] * wide;
   const Steps at(steps, batch_sizes);
 #pragma omp parallel num_threads(threads)
   {
     std::vector<float> sums(batch_sizes[0] * wide);
-    const Share units(pieces(hidden, LANES)), ranks(pieces(of.rank, WIDE));
-    const Share columns[2] = {Share(pieces(of.width[0], WIDE)), Share(pieces(of.width[1], WIDE))};
+    const Share units(ceil_div(hidden, LANES)), ranks(ceil_div(sizes.rank, WIDE));
+    const Share columns[2] = {Share(ceil_div(sizes.width[0], WIDE)), Share(ceil_div(sizes.width[1], WIDE))};
     for (int64_t round = 0; round < rounds; ++round) {
-      const int64_t side = round % 2, V = of.width[1 - side], W = of.width[side], M = of.rank ? of.rank : W;
-      const Round<T>& each = every[round];
-      const Share mine = of.rank ? ranks : columns[side];
+      const int64_t side = round % 2, V = sizes.width[1 - side], W = sizes.width[side],
+                    M = sizes.rank ? sizes.rank : W;
+      const Round<T>& each = all_rounds[round];
+      const Share mine = sizes.rank ? ranks : columns[side];
       for (int64_t block = mine.first; block < mine.last; ++block)
-        pack(block, of.stride[1 - side], V, M, each.kernel, each.packed);
-      for (int64_t block = columns[side].first; of.rank && block < columns[side].last; ++block)
-        pack(block, of.rank_stride, of.rank, W, each.right, each.packed_right);
+        pack(block, sizes.stride[1 - side], V, M, each.kernel, each.packed);
+      for (int64_t block = columns[side].first; sizes.rank && block < columns[side].last; ++block)
+        pack(block, sizes.rank_stride, sizes.rank, W, each.right, each.packed_right);
     }
     for (int64_t block = units.first; block < units.last; ++block) {
-      pack_gates(block, of.stride[0], of.width[0], hidden, kernel, packed);
-      pack_gates(block, of.stride[1], hidden, hidden, recurrent_kernel, packed_recurrent);
+      pack_gates(block, sizes.stride[0], sizes.width[0], hidden, kernel, packed);
+      pack_gates(block, sizes.stride[1], hidden, hidden, recurrent_kernel, packed_recurrent);
     }
     for (int64_t t = 0; t < steps; ++t) {
       const int64_t rows = batch_sizes[t], start = at.packed[t];
-      const T* pair[2] = {x + start * of.stride[0], h + at.before[t] * of.stride[1]};
+      const T* pair[2] = {x + start * sizes.stride[0], h + at.before[t] * sizes.stride[1]};
       for (int64_t round = 0; round < rounds; ++round) {
-        const int64_t side = round % 2, W = of.width[side], stride = of.stride[side];
-        const Round<T>& each = every[round];
-        const T *by = pair[1 - side], *factor = each.packed;
-        int64_t depth = of.stride[1 - side];
+        const int64_t side = round % 2, W = sizes.width[side], stride = sizes.stride[side];
+        const Round<T>& each = all_rounds[round];
+        const T *other = pair[1 - side], *factor = each.packed;
+        int64_t depth = sizes.stride[1 - side];
 #pragma omp barrier
-        if (of.rank) {
-          T* const inner = each.inner + start * of.rank_stride;
+        if (sizes.rank) {
+          T* const inner = each.inner + start * sizes.rank_stride;
           for (int64_t block = ranks.first; block < ranks.last; ++block) {
-            product(rows, WIDE, depth, depth, WIDE, WIDE, by, factor + block * depth * WIDE, sums.data());
-            for_each_vector(rows, block, of.rank, [&](int64_t row, int64_t column, int64_t count) {
-              store(inner + row * of.rank_stride + column, load(&sums[row * WIDE + column % WIDE]), count);
+            product(rows, WIDE, depth, depth, WIDE, WIDE, other, factor + block * depth * WIDE, sums.data());
+            for_each_vector(rows, block, sizes.rank, [&](int64_t row, int64_t column, int64_t count) {
+              store(inner + row * sizes.rank_stride + column, load(&sums[row * WIDE + column % WIDE]), count);
             });
           }
-          by = inner, factor = each.packed_right, depth = of.rank_stride;
+          other = inner, factor = each.packed_right, depth = sizes.rank_stride;
 #pragma omp barrier
         }
         for (int64_t block = columns[side].first; block < columns[side].last; ++block) {
-          product(rows, WIDE, depth, depth, WIDE, WIDE, by, factor + block * depth * WIDE, sums.data());
+          product(rows, WIDE, depth, depth, WIDE, WIDE, other, factor + block * depth * WIDE, sums.data());
           for_each_vector(rows, block, W, [&](int64_t row, int64_t column, int64_t count) {
             const Floats z = load(&sums[row * WIDE + column % WIDE]) + load(each.bias + column, count);
             const Floats squashed = tanh(0.5f * z), before = load(pair[side] + row * stride + column, count);
@@ -481,15 +483,16 @@ void mogrifier_forward(int64_t steps, const int64_t* batch_sizes, const Sizes& o
       for (int64_t block = units.first; block < units.last; ++block) {
         const int64_t unit = block * LANES, count = std::min<int64_t>(LANES, hidden - unit);
         for (int64_t side = 0; side < 2; ++side)
-          product(rows, wide, of.stride[side], of.stride[side], wide, wide, pair[side],
-                  (side == 0 ? packed : packed_recurrent) + block * of.stride[side] * wide, sums.data(), side == 1);
+          product(rows, wide, sizes.stride[side], sizes.stride[side], wide, wide, pair[side],
+                  (side == 0 ? packed : packed_recurrent) + block * sizes.stride[side] * wide, sums.data(),
+                  side == 1);
         for (int64_t row = 0; row < rows; ++row) {
           auto summed = [&](int64_t which) {
             return load(&sums[row * wide + which * LANES]) + load(bias + which * hidden + unit, count);
           };
           lstm_units(summed, hidden, count, c + (at.before[t] + row) * hidden + unit,
                      gates + (start + row) * 4 * hidden + unit, c + (at.after[t] + row) * hidden + unit,
-                     h + (at.after[t] + row) * of.stride[1] + unit);
+                     h + (at.after[t] + row) * sizes.stride[1] + unit);
         }
       }
     }
@@ -499,59 +502,60 @@ void mogrifier_forward(int64_t steps, const int64_t* batch_sizes, const Sizes& o
 
 // d_x [B, ...] and d_h are float32, and their rows lie apart by whole blocks.
 template <class T>
-void mogrifier_backward(int64_t steps, const int64_t* batch_sizes, const Sizes& of, int64_t rounds,
-                        const Round<T>* every, const T* x, const T* kernel, const T* recurrent_kernel, T* packed,
-                        const T* gates, const T* h, const float* c, const T* d_output, T* d_gates, T* d_input,
-                        float* d_x, float* d_h, float* d_c, int64_t threads) {
-  const int64_t hidden = of.width[1], gate_width = 4 * hidden;
-  const int64_t apart[2] = {pieces(of.width[0], WIDE) * WIDE, pieces(hidden, WIDE) * WIDE};
-  T* const packed_sides[2] = {packed, packed + apart[0] * gate_width};
+void mogrifier_backward(int64_t steps, const int64_t* batch_sizes, const Sizes& sizes, int64_t rounds,
+                        const Round<T>* all_rounds, const T* x, const T* kernel, const T* recurrent_kernel,
+                        T* packed, const T* gates, const T* h, const float* c, const T* d_output, T* d_gates,
+                        T* d_input, float* d_x, float* d_h, float* d_c, int64_t threads) {
+  const int64_t hidden = sizes.width[1], gate_width = 4 * hidden;
+  const int64_t row_stride[2] = {ceil_div(sizes.width[0], WIDE) * WIDE, ceil_div(hidden, WIDE) * WIDE};
+  T* const packed_sides[2] = {packed, packed + row_stride[0] * gate_width};
   float* const d_pair[2] = {d_x, d_h};
   const Steps at(steps, batch_sizes);
 #pragma omp parallel num_threads(threads)
   {
     std::vector<float> sums(batch_sizes[0] * WIDE);
-    const Share ranks(pieces(of.rank, WIDE));
-    const Share columns[2] = {Share(pieces(of.width[0], WIDE)), Share(pieces(of.width[1], WIDE))};
+    const Share ranks(ceil_div(sizes.rank, WIDE));
+    const Share columns[2] = {Share(ceil_div(sizes.width[0], WIDE)), Share(ceil_div(sizes.width[1], WIDE))};
     // The factors are the weights, transposed.
     for (int64_t round = 0; round < rounds; ++round) {
-      const int64_t side = round % 2, V = of.width[1 - side], W = of.width[side], M = of.rank ? of.rank : W;
-      const Round<T>& each = every[round];
+      const int64_t side = round % 2, V = sizes.width[1 - side], W = sizes.width[side],
+                    M = sizes.rank ? sizes.rank : W;
+      const Round<T>& each = all_rounds[round];
       for (int64_t block = columns[1 - side].first; block < columns[1 - side].last; ++block)
-        pack_transposed(block, of.rank ? of.rank_stride : of.stride[side], M, V, each.kernel, each.packed);
+        pack_transposed(block, sizes.rank ? sizes.rank_stride : sizes.stride[side], M, V, each.kernel, each.packed);
       for (int64_t block = ranks.first; block < ranks.last; ++block)
-        pack_transposed(block, of.stride[side], W, of.rank, each.right, each.packed_right);
+        pack_transposed(block, sizes.stride[side], W, sizes.rank, each.right, each.packed_right);
     }
     for (int64_t side = 0; side < 2; ++side)
       for (int64_t block = columns[side].first; block < columns[side].last; ++block) {
-        pack_transposed(block, gate_width, gate_width, of.width[side], side == 0 ? kernel : recurrent_kernel,
+        pack_transposed(block, gate_width, gate_width, sizes.width[side], side == 0 ? kernel : recurrent_kernel,
                         packed_sides[side]);
       }
     for (int64_t t = steps - 1; t >= 0; --t) {
       const int64_t rows = batch_sizes[t], start = at.packed[t];
       for (int64_t block = columns[1].first; block < columns[1].last; ++block)
         for_each_vector(rows, block, hidden, [&](int64_t row, int64_t unit, int64_t count) {
-          const Floats by_h = load(d_h + row * apart[1] + unit, count) +
-                              load(d_output + (start + row) * hidden + unit, count);
-          lstm_units_back(by_h, hidden, count, gates + (start + row) * gate_width + unit,
+          const Floats d_h_after =
+              load(d_h + row * row_stride[1] + unit, count) + load(d_output + (start + row) * hidden + unit, count);
+          lstm_units_back(d_h_after, hidden, count, gates + (start + row) * gate_width + unit,
                           c + (at.before[t] + row) * hidden + unit, c + (at.after[t] + row) * hidden + unit,
                           d_c + row * hidden + unit, d_gates + (start + row) * gate_width + unit);
         });
 #pragma omp barrier
       for (int64_t side = 0; side < 2; ++side)
         for (int64_t block = columns[side].first; block < columns[side].last; ++block)
-          product(rows, WIDE, gate_width, gate_width, WIDE, apart[side], d_gates + start * gate_width,
+          product(rows, WIDE, gate_width, gate_width, WIDE, row_stride[side], d_gates + start * gate_width,
                   packed_sides[side] + block * gate_width * WIDE, d_pair[side] + block * WIDE);
       // What a thread changes of d_x and d_h it alone reads: only the factors of products are for all.
       for (int64_t round = rounds - 1; round >= 0; --round) {
-        const int64_t side = round % 2, W = of.width[side], stride = of.stride[side];
-        const Round<T>& each = every[round];
-        const T* const before = round >= 2 ? every[round - 2].gated + start * stride
+        const int64_t side = round % 2, W = sizes.width[side], stride = sizes.stride[side];
+        const Round<T>& each = all_rounds[round];
+        const T* const before = round >= 2  ? all_rounds[round - 2].gated + start * stride
                                 : side == 0 ? x + start * stride
                                             : h + at.before[t] * stride;
         for (int64_t block = columns[side].first; block < columns[side].last; ++block)
           for_each_vector(rows, block, W, [&](int64_t row, int64_t column, int64_t count) {
-            float* const gradient = d_pair[side] + row * apart[side] + column;
+            float* const gradient = d_pair[side] + row * row_stride[side] + column;
             const Floats d = load(gradient), squashed = load(each.tanh + (start + row) * W + column, count);
             const Floats slope = 0.5f * load(before + row * stride + column, count) * (1.0f - squashed * squashed);
             store(each.d_z + (start + row) * stride + column, d * slope, count);
@@ -560,25 +564,25 @@ void mogrifier_backward(int64_t steps, const int64_t* batch_sizes, const Sizes& 
         const T *factor = each.d_z + start * stride;
         int64_t depth = stride;
 #pragma omp barrier
-        if (of.rank) {
-          T* const inner = each.d_inner + start * of.rank_stride;
+        if (sizes.rank) {
+          T* const inner = each.d_inner + start * sizes.rank_stride;
           for (int64_t block = ranks.first; block < ranks.last; ++block) {
             product(rows, WIDE, depth, depth, WIDE, WIDE, factor, each.packed_right + block * depth * WIDE,
                     sums.data());
-            for_each_vector(rows, block, of.rank, [&](int64_t row, int64_t column, int64_t count) {
-              store(inner + row * of.rank_stride + column, load(&sums[row * WIDE + column % WIDE]), count);
+            for_each_vector(rows, block, sizes.rank, [&](int64_t row, int64_t column, int64_t count) {
+              store(inner + row * sizes.rank_stride + column, load(&sums[row * WIDE + column % WIDE]), count);
             });
           }
-          factor = inner, depth = of.rank_stride;
+          factor = inner, depth = sizes.rank_stride;
 #pragma omp barrier
         }
         for (int64_t block = columns[1 - side].first; block < columns[1 - side].last; ++block)
-          product(rows, WIDE, depth, depth, WIDE, apart[1 - side], factor, each.packed + block * depth * WIDE,
+          product(rows, WIDE, depth, depth, WIDE, row_stride[1 - side], factor, each.packed + block * depth * WIDE,
                   d_pair[1 - side] + block * WIDE, true);
       }
       for (int64_t block = columns[0].first; block < columns[0].last; ++block)
-        for_each_vector(rows, block, of.width[0], [&](int64_t row, int64_t column, int64_t count) {
-          store(d_input + (start + row) * of.width[0] + column, load(d_x + row * apart[0] + column), count);
+        for_each_vector(rows, block, sizes.width[0], [&](int64_t row, int64_t column, int64_t count) {
+          store(d_input + (start + row) * sizes.width[0] + column, load(d_x + row * row_stride[0] + column), count);
         });
     }
     cpublas::brgemm_release(PAIR<T> == 2);
@@ -601,7 +605,7 @@ void multiply(Sgemm sgemm, int64_t M, int64_t N, int64_t K, bool a_transposed, c
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t part = 0; part < threads; ++part) {
     auto cut = [](int64_t size, int64_t at, int64_t parts) {
-      return std::min(size, pieces(size, 2 * LANES) * at / parts * 2 * LANES);
+      return std::min(size, ceil_div(size, 2 * LANES) * at / parts * 2 * LANES);
     };
     const int64_t row = cut(M, part / across, down), rows = cut(M, part / across + 1, down) - row;
     const int64_t column = cut(N, part % across, across), columns = cut(N, part % across + 1, across) - column;
@@ -629,7 +633,7 @@ void cross_entropy(int64_t tokens, int64_t words, T* logits, const int64_t* targ
     const float logit = load(target, 1)[0];
     const int64_t whole = words / LANES * LANES, rest = words - whole;
     // A logit that is NaN is no maximum, but makes the sum below NaN.
-    Floats largest = all(logit);
+    Floats largest = broadcast(logit);
     for (int64_t word = 0; word < whole; word += LANES) {
       Floats x = load(row + word);
       largest = x > largest ? x : largest;
@@ -655,7 +659,7 @@ void cross_entropy(int64_t tokens, int64_t words, T* logits, const int64_t* targ
       store(row + word, exponential(load(row + word, lanes) - most) * factor, lanes);
     }
     // Not the probability less 1: it is next to 1 where the model is sure, and rounded there.
-    store(target, all(std::expm1(-nll[token])), 1);
+    store(target, broadcast(std::expm1(-nll[token])), 1);
   }
 }
 
@@ -665,7 +669,7 @@ constexpr int64_t CHUNK = 4096;
 
 template <class T>
 double sum_of_squares(int64_t count, const T* values, int64_t threads) {
-  const int64_t chunks = pieces(count, CHUNK);
+  const int64_t chunks = ceil_div(count, CHUNK);
   std::vector<double> sums(chunks);
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
@@ -683,18 +687,18 @@ double sum_of_squares(int64_t count, const T* values, int64_t threads) {
 }
 
 template <class T>
-void update(int64_t count, float* kept, const T* gradient, T* used, float scale, float decay, int64_t threads) {
-  const int64_t chunks = pieces(count, CHUNK);
+void update(int64_t count, float* master, const T* gradient, T* weight, float scale, float decay, int64_t threads) {
+  const int64_t chunks = ceil_div(count, CHUNK);
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const int64_t end = std::min(count, (chunk + 1) * CHUNK);
     for (int64_t at = chunk * CHUNK; at < end; at += LANES) {
       const int64_t lanes = end - at;
-      const Floats before = load(kept + at, lanes);
+      const Floats before = load(master + at, lanes);
       Floats moved = before + load(gradient + at, lanes) * scale;
       if (decay != 0) moved += before * decay;
-      store(kept + at, moved, lanes);
-      if (static_cast<void*>(used) != static_cast<void*>(kept)) store(used + at, moved, lanes);
+      store(master + at, moved, lanes);
+      if (static_cast<void*>(weight) != static_cast<void*>(master)) store(weight + at, moved, lanes);
     }
   }
 }
@@ -702,8 +706,8 @@ void update(int64_t count, float* kept, const T* gradient, T* used, float scale,
 // ---- dropout ----
 
 template <class T>
-void mask(int64_t count, const uint16_t* random, uint16_t most, float factor, T* kept, int64_t threads) {
-  const int64_t chunks = pieces(count, CHUNK);
+void mask(int64_t count, const uint16_t* random, uint16_t largest_kept, float factor, T* out, int64_t threads) {
+  const int64_t chunks = ceil_div(count, CHUNK);
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const int64_t end = std::min(count, (chunk + 1) * CHUNK);
@@ -712,8 +716,8 @@ void mask(int64_t count, const uint16_t* random, uint16_t most, float factor, T*
       std::memcpy(some, random + at, std::min<int64_t>(LANES, end - at) * sizeof(uint16_t));
       Halves halves;
       std::memcpy(&halves, some, sizeof halves);
-      const Words numbers = __builtin_convertvector(halves, Words);
-      store(kept + at, numbers <= most ? all(factor) : Floats{}, end - at);
+      const UInts numbers = __builtin_convertvector(halves, UInts);
+      store(out + at, numbers <= largest_kept ? broadcast(factor) : Floats{}, end - at);
     }
   }
 }
@@ -734,47 +738,47 @@ int supported() {
 }  // namespace
 
 #define FOR_EACH_TYPE(DECLARE) DECLARE(float, float32) DECLARE(bfloat16, bfloat16)
-#define DECLARE(T, NAME)                                                                                             \
-  extern "C" int supported_##NAME() { return supported<T>(); }                                                       \
-  extern "C" void lstm_forward_##NAME(int64_t steps, const int64_t* batch_sizes, int64_t hidden, int64_t stride,     \
-                                      T* gates, const T* bias, const T* kernel, T* packed, T* h, float* c,           \
-                                      int64_t threads) {                                                             \
-    lstm_forward(steps, batch_sizes, hidden, stride, gates, bias, kernel, packed, h, c, threads);                    \
-  }                                                                                                                  \
-  extern "C" void lstm_backward_##NAME(int64_t steps, const int64_t* batch_sizes, int64_t hidden, const T* gates,    \
-                                       const float* c, const T* d_output, const T* kernel, T* packed,                \
-                                       T* d_gates, float* d_h, float* d_c, int64_t threads) {                        \
-    lstm_backward(steps, batch_sizes, hidden, gates, c, d_output, kernel, packed, d_gates, d_h, d_c, threads);       \
-  }                                                                                                                  \
-  extern "C" void mogrifier_forward_##NAME(                                                                          \
-      int64_t steps, const int64_t* batch_sizes, const Sizes* sizes, int64_t rounds, const Round<T>* every,          \
-      const T* x, const T* kernel, const T* recurrent_kernel, const T* bias, T* packed, T* gates, T* h,              \
-      float* c, int64_t threads) {                                                                                   \
-    mogrifier_forward(steps, batch_sizes, *sizes, rounds, every, x, kernel, recurrent_kernel, bias, packed, gates,   \
-                      h, c, threads);                                                                                \
-  }                                                                                                                  \
-  extern "C" void mogrifier_backward_##NAME(                                                                         \
-      int64_t steps, const int64_t* batch_sizes, const Sizes* sizes, int64_t rounds, const Round<T>* every,          \
-      const T* x, const T* kernel, const T* recurrent_kernel, T* packed, const T* gates, const T* h,                 \
-      const float* c, const T* d_output, T* d_gates, T* d_input, float* d_x, float* d_h, float* d_c,                 \
-      int64_t threads) {                                                                                             \
-    mogrifier_backward(steps, batch_sizes, *sizes, rounds, every, x, kernel, recurrent_kernel, packed, gates, h, c,  \
-                       d_output, d_gates, d_input, d_x, d_h, d_c, threads);                                          \
-  }                                                                                                                  \
-  extern "C" void cross_entropy_##NAME(int64_t tokens, int64_t words, T* logits, const int64_t* targets,             \
-                                       float* nll, int gradient, int64_t threads) {                                  \
-    cross_entropy(tokens, words, logits, targets, nll, gradient != 0, threads);                                      \
-  }                                                                                                                  \
-  extern "C" double sum_of_squares_##NAME(int64_t count, const T* values, int64_t threads) {                         \
-    return sum_of_squares(count, values, threads);                                                                   \
-  }                                                                                                                  \
-  extern "C" void mask_##NAME(int64_t count, const uint16_t* random, int64_t most, float factor, T* kept,            \
-                              int64_t threads) {                                                                     \
-    mask(count, random, static_cast<uint16_t>(most), factor, kept, threads);                                         \
-  }                                                                                                                  \
-  extern "C" void update_##NAME(int64_t count, float* kept, const T* gradient, T* used, float scale,                 \
-                                float decay, int64_t threads) {                                                      \
-    update(count, kept, gradient, used, scale, decay, threads);                                                      \
+#define DECLARE(T, NAME)                                                                                           \
+  extern "C" int supported_##NAME() { return supported<T>(); }                                                     \
+  extern "C" void lstm_forward_##NAME(int64_t steps, const int64_t* batch_sizes, int64_t hidden, int64_t stride,   \
+                                      T* gates, const T* bias, const T* kernel, T* packed, T* h, float* c,         \
+                                      int64_t threads) {                                                           \
+    lstm_forward(steps, batch_sizes, hidden, stride, gates, bias, kernel, packed, h, c, threads);                  \
+  }                                                                                                                \
+  extern "C" void lstm_backward_##NAME(int64_t steps, const int64_t* batch_sizes, int64_t hidden, const T* gates,  \
+                                       const float* c, const T* d_output, const T* kernel, T* packed, T* d_gates,  \
+                                       float* d_h, float* d_c, int64_t threads) {                                  \
+    lstm_backward(steps, batch_sizes, hidden, gates, c, d_output, kernel, packed, d_gates, d_h, d_c, threads);     \
+  }                                                                                                                \
+  extern "C" void mogrifier_forward_##NAME(int64_t steps, const int64_t* batch_sizes, const Sizes* sizes,          \
+                                           int64_t rounds, const Round<T>* all_rounds, const T* x,                 \
+                                           const T* kernel, const T* recurrent_kernel, const T* bias, T* packed,   \
+                                           T* gates, T* h, float* c, int64_t threads) {                            \
+    mogrifier_forward(steps, batch_sizes, *sizes, rounds, all_rounds, x, kernel, recurrent_kernel, bias, packed,   \
+                      gates, h, c, threads);                                                                       \
+  }                                                                                                                \
+  extern "C" void mogrifier_backward_##NAME(int64_t steps, const int64_t* batch_sizes, const Sizes* sizes,         \
+                                            int64_t rounds, const Round<T>* all_rounds, const T* x,                \
+                                            const T* kernel, const T* recurrent_kernel, T* packed, const T* gates, \
+                                            const T* h, const float* c, const T* d_output, T* d_gates, T* d_input, \
+                                            float* d_x, float* d_h, float* d_c, int64_t threads) {                 \
+    mogrifier_backward(steps, batch_sizes, *sizes, rounds, all_rounds, x, kernel, recurrent_kernel, packed, gates, \
+                       h, c, d_output, d_gates, d_input, d_x, d_h, d_c, threads);                                  \
+  }                                                                                                                \
+  extern "C" void cross_entropy_##NAME(int64_t tokens, int64_t words, T* logits, const int64_t* targets,           \
+                                       float* nll, int gradient, int64_t threads) {                                \
+    cross_entropy(tokens, words, logits, targets, nll, gradient != 0, threads);                                    \
+  }                                                                                                                \
+  extern "C" double sum_of_squares_##NAME(int64_t count, const T* values, int64_t threads) {                       \
+    return sum_of_squares(count, values, threads);                                                                 \
+  }                                                                                                                \
+  extern "C" void mask_##NAME(int64_t count, const uint16_t* random, int64_t largest_kept, float factor, T* out,   \
+                              int64_t threads) {                                                                   \
+    mask(count, random, static_cast<uint16_t>(largest_kept), factor, out, threads);                                \
+  }                                                                                                                \
+  extern "C" void update_##NAME(int64_t count, float* master, const T* gradient, T* weight, float scale,           \
+                                float decay, int64_t threads) {                                                    \
+    update(count, master, gradient, weight, scale, decay, threads);                                                \
   }
 FOR_EACH_TYPE(DECLARE)
 
