@@ -206,7 +206,9 @@ def read_lines(path: Path) -> tuple[list[Row], list[bytes], bool]:
 def to_line(row: Row) -> bytes:
     """Write a row as a line, without its newline: what is not known is null; only blocks have their keys."""
     values = to_values(row)
-    text = json.dumps(json_files.with_checksum(values, json_files.LINE), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(
+        json_files.with_checksum(values, json_files.CRC32_FIELD), ensure_ascii=False, allow_nan=False
+    )
     return text.encode(errors="backslashreplace")  # of a path that is no UTF-8: an escape of JSON's, too
 
 
@@ -223,7 +225,7 @@ def _with_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parse_line(text: bytes, source: str) -> Row:
     values = json_files.parse(text, source)
-    return _to_row(json_files.verify_checksum(values, json_files.LINE, source, remedy=REMEDY), source)
+    return _to_row(json_files.verify_checksum(values, json_files.CRC32_FIELD, source, remedy=REMEDY), source)
 
 
 def _to_row(values: Any, source: str) -> Row:

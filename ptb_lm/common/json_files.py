@@ -15,20 +15,20 @@ from typing import Any
 from ptb_lm.common import files
 from ptb_lm.common.errors import UserError
 
-FILE = "sha256"  # the field of an object that is a file of its own
+SHA256_FIELD = "sha256"  # the field of an object that is a file of its own
 # The field of a line among many, which people read: 8 characters. It finds every change of up to four
 # adjacent characters, and of all other changes all but one in four billion.
-LINE = "crc32"
+CRC32_FIELD = "crc32"
 
 _CHECKSUMS: Mapping[str, Callable[[bytes], str]] = {
-    FILE: lambda content: hashlib.sha256(content).hexdigest(),
-    LINE: lambda content: f"{zlib.crc32(content):08x}",
+    SHA256_FIELD: lambda content: hashlib.sha256(content).hexdigest(),
+    CRC32_FIELD: lambda content: f"{zlib.crc32(content):08x}",
 }
 
 
 def write(path: Path, values: Mapping[str, Any]) -> None:
     """Write an object to a file, atomically."""
-    files.atomic_write(path, json.dumps(with_checksum(values, FILE), indent=2) + "\n")
+    files.atomic_write(path, json.dumps(with_checksum(values, SHA256_FIELD), indent=2) + "\n")
 
 
 def read(path: Path, *, remedy: str) -> Any:
@@ -42,12 +42,12 @@ def read(path: Path, *, remedy: str) -> Any:
         UserError: The file is no valid JSON, or has changed since it was written.
         OSError: It cannot be read.
     """
-    return verify_checksum(parse(_content(path), path), FILE, path, remedy=remedy)
+    return verify_checksum(parse(_content(path), path), SHA256_FIELD, path, remedy=remedy)
 
 
 def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write an object a line to a file, whole and atomically, so that no line is ever incomplete."""
-    lines = (json.dumps(with_checksum(row, LINE)) for row in rows)
+    lines = (json.dumps(with_checksum(row, CRC32_FIELD)) for row in rows)
     files.atomic_write(path, "".join(f"{line}\n" for line in lines))
 
 
@@ -67,7 +67,7 @@ def read_lines(path: Path, *, remedy: str) -> Iterator[tuple[str, Any]]:
     """
     for number, line in enumerate(_content(path).splitlines(), start=1):
         source = f"{path}, line {number}"
-        yield source, verify_checksum(parse(line, source), LINE, source, remedy=remedy)
+        yield source, verify_checksum(parse(line, source), CRC32_FIELD, source, remedy=remedy)
 
 
 def parse(content: bytes, source: str | Path) -> Any:
@@ -91,7 +91,7 @@ def with_checksum(values: Mapping[str, Any], field: str) -> dict[str, Any]:
 
     Args:
         values: Values of JSON, without such a field.
-        field: FILE or LINE.
+        field: SHA256_FIELD or CRC32_FIELD.
     """
     return {**values, field: _checksum(values, field)}
 
@@ -101,7 +101,7 @@ def verify_checksum(values: Any, field: str, source: object, *, remedy: str = "r
 
     Args:
         values: JSON as it was read. An object without a checksum, or another value, is returned as it is.
-        field: FILE or LINE.
+        field: SHA256_FIELD or CRC32_FIELD.
         source: Place where it was read, for the error.
         remedy: Advice for a change that nobody wanted, for the error.
 

@@ -17,9 +17,9 @@ from ptb_lm.training.metrics import JsonObject, Progress
 
 Read = TypeVar("Read")
 
-HASH = "content_sha256"  # a key of the metadata; to change a file on purpose, remove it
-SPARE = 2**26  # bytes: more than reading needs in addition to the tensors
-KEY = "ptb_lm"  # one key, because safetensors writes several in no fixed order
+DIGEST_KEY = "content_sha256"  # a key of the metadata; to change a file on purpose, remove it
+SPARE_BYTES = 2**26  # more than reading needs in addition to the tensors
+METADATA_KEY = "ptb_lm"  # one key, because safetensors writes several in no fixed order
 STATE_METADATA = ("config", "progress", "corpus_sha256")  # keys of the metadata of a training state
 
 
@@ -31,8 +31,8 @@ def save(path: Path, arrays: Arrays, metadata: Mapping[str, Any]) -> None:
     """
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     _check_room(2 * sum(array.nbytes for array in contiguous.values()))
-    values = json.dumps({HASH: _digest(contiguous, metadata), **metadata})
-    atomic_write(path, safetensors.numpy.save(contiguous, metadata={KEY: values}))
+    values = json.dumps({DIGEST_KEY: _digest(contiguous, metadata), **metadata})
+    atomic_write(path, safetensors.numpy.save(contiguous, metadata={METADATA_KEY: values}))
 
 
 def load(
@@ -51,7 +51,7 @@ def load(
     try:
         _check_room(2 * path.stat().st_size)
         with safetensors.safe_open(path, framework="numpy") as file:
-            metadata = json.loads((file.metadata() or {}).get(KEY, "null"))
+            metadata = json.loads((file.metadata() or {}).get(METADATA_KEY, "null"))
             if not isinstance(metadata, dict):
                 raise UserError(f"{path} has no metadata of ptb_lm: {remedy}")
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -65,7 +65,7 @@ def load(
     # TypeError: a kind of number that NumPy lacks. OSError: a folder, or no permission.
     except (safetensors.SafetensorError, ValueError, TypeError, OSError, RecursionError) as error:
         raise UserError(f"{path} is truncated or not a safetensors file ({error})") from None
-    digest = metadata.pop(HASH, None)
+    digest = metadata.pop(DIGEST_KEY, None)
     if known is not None and (others := sorted(metadata.keys() - set(known))):
         raise UserError(f"{path} has an unknown key {others[0]!r} in its metadata")
     if digest is not None and digest != _digest(arrays, metadata):
@@ -109,7 +109,7 @@ class SavedState(NamedTuple):
         save(path, arrays, metadata)
 
 
-def with_digest(path: Path, read: Callable[[], Read]) -> tuple[Read, str]:
+def read_with_digest(path: Path, read: Callable[[], Read]) -> tuple[Read, str]:
     """Read a file; return the result and the SHA-256 of that same file.
 
     A run that still trains may replace the file between the two looks at it.
@@ -133,4 +133,4 @@ def _digest(arrays: Arrays, metadata: Mapping[str, Any]) -> str:
 
 def _check_room(size: int) -> None:
     """Raise MemoryError if the process cannot get this many bytes: safetensors would hang or abort."""
-    np.empty(size + SPARE, np.uint8)
+    np.empty(size + SPARE_BYTES, np.uint8)

@@ -83,7 +83,7 @@ def test_every_flipped_bit_is_refused_or_changes_nothing(saved: Path) -> None:
 
 
 def test_a_file_whose_hash_was_removed_is_read(tmp_path: Path) -> None:
-    header = {tensors.KEY: json.dumps(METADATA)}
+    header = {tensors.METADATA_KEY: json.dumps(METADATA)}
     safetensors.numpy.save_file(ARRAYS, tmp_path / "a", metadata=header)
     arrays, metadata = tensors.load(tmp_path / "a", known=METADATA)
     assert (arrays.keys(), metadata) == (ARRAYS.keys(), METADATA)
@@ -102,7 +102,7 @@ def test_the_hash_is_of_all_that_a_file_says(what: str, saved: Path) -> None:
     elif what == "type":
         arrays["fp32"] = arrays["fp32"].view(np.int32)
     else:
-        header[tensors.KEY] = header[tensors.KEY].replace('"epoch": 3', '"epoch": 4')
+        header[tensors.METADATA_KEY] = header[tensors.METADATA_KEY].replace('"epoch": 3', '"epoch": 4')
     safetensors.numpy.save_file(arrays, saved, metadata=header)
     with pytest.raises(UserError, match=r"a\.safetensors has changed"):
         tensors.load(saved)
@@ -132,7 +132,7 @@ def with_metadata(header: dict[str, str] | None) -> bytes:
 
 # Of a type that NumPy lacks.
 BFLOAT16 = b'{"__metadata__": {"ptb_lm": "{}"}, "x": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}'
-WHOLE = safetensors.numpy.save(ARRAYS, metadata={tensors.KEY: json.dumps(METADATA)})
+WHOLE = safetensors.numpy.save(ARRAYS, metadata={tensors.METADATA_KEY: json.dumps(METADATA)})
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,11 @@ WHOLE = safetensors.numpy.save(ARRAYS, metadata={tensors.KEY: json.dumps(METADAT
         (b"PK\x03\x04" + bytes(200), "truncated"),
         (b"\x80\x04" + bytes(200), "truncated"),
         (len(BFLOAT16).to_bytes(8, "little") + BFLOAT16 + bytes(2), "truncated"),
-        *((with_metadata({tensors.KEY: text}), "truncated") for text in ("", "{")),
-        *((with_metadata(header), "no metadata") for header in (None, {"format": "pt"}, {tensors.KEY: "3"})),
+        *((with_metadata({tensors.METADATA_KEY: text}), "truncated") for text in ("", "{")),
+        *(
+            (with_metadata(header), "no metadata")
+            for header in (None, {"format": "pt"}, {tensors.METADATA_KEY: "3"})
+        ),
         (None, "missing"),
     ],
 )
