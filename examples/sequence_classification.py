@@ -93,7 +93,7 @@ def train(chosen: argparse.Namespace) -> int:
     names = ("framework", "model", "execution", "device", "seed")
     choice = Choice.create(CLASSIFIERS, **{name: getattr(chosen, name) for name in names})
     model = sequence_classifier.build(config, best_weights, choice)
-    folder = chosen.log_dir or files.home() / "checkpoints" / time.strftime("%Y%m%d-%H%M%S-turns")
+    folder = chosen.log_dir or files.working_folder() / "checkpoints" / time.strftime("%Y%m%d-%H%M%S-turns")
     folder.mkdir(parents=True, exist_ok=True)
     print(f"{parameters.count_scalars(best_weights):,} parameters; tensorboard --logdir {folder}")
 

@@ -41,4 +41,4 @@ def test_the_checkout_is_named_only_in_one(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(program, "PACKAGE", packages / "ptb_lm")
     assert program.checkout() is None
     assert "checkout" not in errors.how_to_install("text")
-    assert files.home() == Path.cwd()
+    assert files.working_folder() == Path.cwd()

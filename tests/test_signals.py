@@ -265,7 +265,7 @@ def test_runs_that_start_together_get_folders_of_their_own(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both choose before either has made it; the clock stands still."""
-    monkeypatch.setattr(run_folders, "home", lambda: tmp_path)
+    monkeypatch.setattr(run_folders, "working_folder", lambda: tmp_path)
     monkeypatch.setattr(launch.time, "strftime", lambda *_: "now")
     flags = ["--data", str(data), *runs.FLAGS, "--epochs", "1"]
     build, inner = launch.backend.build, []

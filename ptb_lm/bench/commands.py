@@ -62,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     workloads = selection.select_workloads(options, own)
     sources = _import_added(options.added)
-    out = arguments.out or files.home() / "bench" / options.suite
+    out = arguments.out or files.working_folder() / "bench" / options.suite
     with files.lock(out), contextlib.closing(Machine(options.device)) as machine:
         settings = run_settings(options, gpu=machine.gpu, cpu=machine.cpu, added=sources)
         record = Record(out, settings)
@@ -138,7 +138,7 @@ def _unpack(archive: Path) -> Path:
     Raises:
         UserError: The file cannot be read, or the folder holds other rows.
     """
-    folder = files.home() / "bench" / archive.name.removesuffix(row_archive.SUFFIX)
+    folder = files.working_folder() / "bench" / archive.name.removesuffix(row_archive.SUFFIX)
     lines = b"".join(rows.to_line(row) + b"\n" for row in rows.read(archive)[0])
     path = folder / rows.FILE
     if path.exists() and path.read_bytes() != lines:

@@ -21,7 +21,7 @@ if sys.platform != "win32":
     import fcntl
 
 
-def home() -> Path:
+def working_folder() -> Path:
     """Return the folder that holds data/ and checkpoints/: the checkout, or else the current folder."""
     return checkout() or Path.cwd()
 
@@ -29,7 +29,7 @@ def home() -> Path:
 def penn_treebank_folder() -> Path:
     """Return the folder where Penn Treebank is, or is downloaded to: $PTB_LM_DATA, or else data/ptb."""
     folder = os.environ.get("PTB_LM_DATA")
-    return Path(folder) if folder else home() / "data" / "ptb"
+    return Path(folder) if folder else working_folder() / "data" / "ptb"
 
 
 def cache_folder() -> Path:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.files import home, penn_treebank_folder
+from ptb_lm.common.files import penn_treebank_folder, working_folder
 from ptb_lm.data import SPLITS as SPLITS
 from ptb_lm.data import splits, synthetic, text, text_file
 from ptb_lm.data.preparation import PTB, Preparation
@@ -100,7 +100,7 @@ def load(
     """
     path = Path(data)
     if data == "synthetic":
-        path = home() / "data" / "synthetic"
+        path = working_folder() / "data" / "synthetic"
         synthetic.ensure(path)
     elif data == PTB:
         path = penn_treebank_folder()

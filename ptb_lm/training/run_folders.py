@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.files import home
+from ptb_lm.common.files import working_folder
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -34,7 +34,7 @@ def default_path(run: RunConfig, *, model: str | None = None) -> Path:
     """
     what = "imported" if run.imported else run.config
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{run.choice.framework}-{model or run.choice.model}-{what}"
-    path = home() / "checkpoints" / name
+    path = working_folder() / "checkpoints" / name
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 

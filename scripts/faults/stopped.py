@@ -153,16 +153,16 @@ def two_in_one_folder(subject: Subject, rng: random.Random) -> Iterator[str]:
 def two_in_default_folders(subject: Subject, rng: random.Random) -> Iterator[str]:
     """Start two runs that choose a folder by themselves."""
     while True:
-        home = subject.new()
+        folder = subject.new()
 
-        def work(home: Path = home) -> int:
-            run_folders.home = lambda: home
-            flags = subject.arguments(home)
+        def work(folder: Path = folder) -> int:
+            run_folders.working_folder = lambda: folder
+            flags = subject.arguments(folder)
             at = flags.index("--run-dir")
             return train.main(flags[:at] + flags[at + 2 :])
 
         first, second = _run_twice(subject, rng, work)
-        runs = list((home / "checkpoints").iterdir())
+        runs = list((folder / "checkpoints").iterdir())
         found = flaw(first, 0) or flaw(second, 0) or (len(runs) != 2 and f"{len(runs)} folders")
         yield found or next(
             (each for run in runs if (each := _compare(subject, run)) != AS_PROMISED), AS_PROMISED

@@ -240,7 +240,7 @@ def test_a_compact_file_holds_the_rows_that_were_packed(path: Path, tmp_path: Pa
 def test_a_compact_file_is_reported_and_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(files, "home", lambda: tmp_path)
+    monkeypatch.setattr(files, "working_folder", lambda: tmp_path)
     one, two = (ROOT / "results" / "bench" / f"{name}.jsonl.gz" for name in ("quick-cpu", "quick-xeon-cpu"))
     assert bench.main(["report", str(one)]) == 0
     report = (tmp_path / "bench" / "quick-cpu" / "report.md").read_text()
