@@ -54,7 +54,7 @@ class Server(ThreadingHTTPServer):
     first_answer: PageContent
 
     def __init__(self, port: int) -> None:
-        self.turn = threading.Lock()
+        self.model_lock = threading.Lock()
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:
@@ -80,7 +80,7 @@ class Server(ThreadingHTTPServer):
         }
         is_prompt = path == "/continue"
         try:
-            with self.turn:
+            with self.model_lock:
                 if is_prompt:
                     shown["continuation"] = page.continue_prompt(self.model, fields)
                 else:

@@ -25,7 +25,7 @@ from ptb_lm.common import files, host
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared")
-_turn = threading.Lock()  # to set a variable of the environment, and to restore it
+_environment_lock = threading.Lock()  # to set a variable of the environment, and to restore it
 
 
 class MissingError(Exception):
@@ -123,7 +123,7 @@ def _compile(compiler: Sequence[str], libraries: Sequence[str], path: Path) -> N
 def find_sgemm() -> int | None:
     """Return the address of OpenBLAS's `cblas_sgemm`, one thread a call; None where there is none."""
     # The kernels call it from OpenMP's threads. Its own, if it started any, would take their cores.
-    with _turn, host.set_variable("OPENBLAS_NUM_THREADS", "1"):
+    with _environment_lock, host.set_variable("OPENBLAS_NUM_THREADS", "1"):
         try:
             package = importlib.import_module("scipy_openblas32")
             openblas = ctypes.CDLL(str(Path(package.get_lib_dir()) / package.get_library(fullname=True)))
