@@ -100,7 +100,7 @@ class ClassifierTask:
         )
 
     def traffic(self, pass_name: str, precision: str) -> None:
-        """Return the bytes that a step must move; None if they are not known."""
+        """Return None: how many bytes a step must move is not known."""
 
     def with_batch_size(self, batch_size: int) -> "ClassifierTask":
         """Return the task with another number of rows."""

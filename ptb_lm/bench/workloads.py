@@ -140,7 +140,7 @@ class LanguageTask:
         return self.multiply_adds * FLOPS_PER_MULTIPLY_ADD[pass_name]
 
     def traffic(self, pass_name: str, precision: str) -> roofline.Traffic:
-        """Return the bytes that a step must move; None if they are not known."""
+        """Return the bytes that a step must move."""
         weights = sum(math.prod(shape) for shape in self.shapes.values())
         if not (self.config.tie_weights or self.config.weight_decay):
             weights -= math.prod(self.shapes["embedding"])
