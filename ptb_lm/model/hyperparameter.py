@@ -153,7 +153,9 @@ def hyperparameters(config: type) -> tuple[Hyperparameter, ...]:
     """Return the hyper-parameters of a configuration's class, in the order of its fields."""
     found = []
     for field in dataclasses.fields(config):
-        of_each = typing.get_args(field.type)  # of tuple[int, ...]
-        kind: Any = of_each[0] if of_each else field.type
-        found.append(Hyperparameter(name=field.name, kind=kind, is_sequence=bool(of_each), **field.metadata))
+        element_types = typing.get_args(field.type)  # of tuple[int, ...]
+        kind: Any = element_types[0] if element_types else field.type
+        found.append(
+            Hyperparameter(name=field.name, kind=kind, is_sequence=bool(element_types), **field.metadata)
+        )
     return tuple(found)

@@ -143,7 +143,9 @@ def _todo(measurement: Measurement, index: int) -> set[tuple[str, str]]:
         for pass_name in workload.passes
         if not measurement.should_skip(variant.name, pass_name, index)
     }
-    found = {(variant, of) for _, of, variant, round_ in measurement.measured if round_ == index}
+    found = {
+        (variant, pass_name) for _, pass_name, variant, round_ in measurement.measured if round_ == index
+    }
     lacking = every - found
     beside = {(workload.baseline, pass_name) for _, pass_name in lacking}
     whole = {pass_name for _, pass_name in lacking & beside}

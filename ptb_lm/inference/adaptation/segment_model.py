@@ -113,9 +113,9 @@ def run_mogrifier(
     }
     zeros = {name: product.unbind() for name, product in products.items()}
 
-    def multiply(by: Tensor, name: str, step: int) -> Tensor:
-        inputs[name].append(by)
-        return torch.addmv(zeros[name][step], own[name].T, by)
+    def multiply(input_M: Tensor, name: str, step: int) -> Tensor:
+        inputs[name].append(input_M)
+        return torch.addmv(zeros[name][step], own[name].T, input_M)
 
     (h_H, c_H), steps = state, list[Tensor]()
     for step, x_I in enumerate(input_TI.unbind()):
