@@ -66,8 +66,8 @@ def _acoustic(
         task=task,
         variants=name_variants(variants),
         baseline="torch/basic",
-        steps=40,
-        warm_up=100,  # 500 runs, of which 100 warm up, the others in ten rounds
+        min_steps=40,
+        warm_up_steps=100,  # 500 runs, of which 100 warm up, the others in ten rounds
         # On a CPU torch.nn.LSTM takes more than a minute for a step of sequences of different lengths.
         measured_twice="torch/block_fused" if ctc else "torch/cudnn",
     )
@@ -108,8 +108,8 @@ _TURNING_POINTS = Workload(
     variants=MODELS,
     baseline="torch/basic",
     passes=("forward", "train"),
-    steps=10,
-    warm_up=10,
+    min_steps=10,
+    warm_up_steps=10,
 )
 
 ACOUSTIC = (

@@ -50,7 +50,7 @@ AWD = (
         measured_twice="torch/block_fused",
         # On two cores a step takes seconds. Two rounds of one step in each process take a quarter of an hour.
         minutes=None,
-        steps=1,
+        min_steps=1,
         needs_native_precision=True,
     ),
 )
@@ -102,6 +102,6 @@ COVERAGE = (
         task=LanguageTask(config=PRESETS["small"], vocabulary_size=2_000),
         variants=(Variant("torch/cudnn", "PyTorch cudnn (nn.LSTM)"),),
         baseline="torch/cudnn",
-        seconds=0.2,
+        min_seconds=0.2,
     ),
 )

@@ -38,8 +38,8 @@ def _list_variants(workload: Workload) -> None:
     if workload.minutes is not None:
         planned = f"some {workload.minutes:g} minutes, {planned} or more"
     cli.print_line(
-        f"    {passes}; {planned}; blocks of {workload.steps} step{'s' * (workload.steps > 1)} "
-        f"and {workload.seconds:g} s or more; {workload.warm_up} to warm up"
+        f"    {passes}; {planned}; blocks of {workload.min_steps} step{'s' * (workload.min_steps > 1)} "
+        f"and {workload.min_seconds:g} s or more; {workload.warm_up_steps} to warm up"
     )
     for variant in workload.variants:
         baseline = " (baseline)" * (variant.name == workload.baseline)

@@ -144,7 +144,7 @@ def _verdict(options: Options, workload: Workload, variant: Variant, machine: Ma
     order = pool.order(options, workload.name, variant.name, device=machine.device)
     try:
         with contextlib.closing(pool.Worker(order, identity=0, environment=machine.environment)) as worker:
-            worker.warm_up(workload.passes, steps=workload.warm_up, limit=0.0)
+            worker.warm_up(workload.passes, steps=workload.warm_up_steps, limit=0.0)
     except WorkerError as error:
         return dataclasses.replace(verdict, status=error.status, reason=str(error), log=error.log)
     facts = worker.facts

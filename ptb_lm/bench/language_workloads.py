@@ -225,8 +225,8 @@ _STACKED = Workload(
     measured_twice="torch/cudnn/eager",
     passes=("forward", "train"),
     # 60 batches: 10 to warm up, 50 timed in ten rounds.
-    steps=5,
-    warm_up=10,
+    min_steps=5,
+    warm_up_steps=10,
 )
 STACKED = (_STACKED,)
 
@@ -256,7 +256,7 @@ def _peak(workload: Workload) -> Workload:
         baseline="plain-torch/cudnn@tf32",
         measured_twice="torch/cudnn/graph@tf32",
         passes=("train",),
-        warm_up=10,
+        warm_up_steps=10,
         needs_cuda="the suite peak compares what only a CUDA device has: TF32 and CUDA graphs",
     )
 

@@ -214,12 +214,12 @@ class Workload:
     # `processes`.
     minutes: float | None = 15.0
     rounds: int = 5
-    steps: int = 3  # timed in a round, at least
-    # Seconds of a round, at least: the clock's own grain and the last synchronisation must not count. Longer
+    min_steps: int = 3  # timed in a round
+    # Seconds of a round: the clock's own grain and the last synchronisation must not count. Longer
     # blocks resolve no more, as processes differ by more than the blocks of one.
-    seconds: float = 0.5
-    warm_up: int = 3  # steps before
-    processes: int = 5  # a variant, which share the rounds; if their number is planned, at least
+    min_seconds: float = 0.5
+    warm_up_steps: int = 3
+    processes: int = 5  # of each variant, which share the rounds; the minimum if `minutes` plans them
     needs_cuda: str = ""  # why it is not measured on a CPU; "" if it is
     # Whether a CPU skips bfloat16 if it does not multiply in it itself: a step would take minutes.
     needs_native_precision: bool = False

@@ -8,7 +8,7 @@ from ptb_lm.bench.run.timed_steps import Plan, WarmUp, plan_blocks
 from ptb_lm.bench.suites import SUITES
 
 # 5 rounds of at least 5 steps and a second, 3 to warm up
-SMALL = dataclasses.replace(*SUITES["quick"].workloads, rounds=5, steps=5, seconds=1.0)
+SMALL = dataclasses.replace(*SUITES["quick"].workloads, rounds=5, min_steps=5, min_seconds=1.0)
 
 
 def warm(step_seconds: float, *, steps: int = 3) -> WarmUp:
@@ -46,5 +46,5 @@ def test_a_cut_is_said_and_nothing_else() -> None:
     assert cut.note(warm(0.1), SMALL) == "2 of 5 steps a round, to keep within 60 s"
     short = plan_blocks(SMALL, step_seconds=0.0625, limit=3)  # more than the workload's 5, but not a second
     assert short.note(warm(0.0625), SMALL) == "9 of 24 steps a round, to keep within 3 s"
-    more = dataclasses.replace(SMALL, warm_up=9)
+    more = dataclasses.replace(SMALL, warm_up_steps=9)
     assert whole.note(warm(0.1), more) == "3 of 9 steps to warm up, to keep within 60 s"

@@ -107,13 +107,13 @@ def test_sizes_of_the_published_tables() -> None:
     assert shapes["lstm.2.kernel"] == (256, 1024)
     assert shapes["softmax.kernel"] == (256, 10_001)
     assert (stacked.task.batch_size, stacked.task.config.num_steps) == (128, 50)
-    assert (stacked.warm_up, ROUNDS_OF_A_PROCESS * stacked.processes * stacked.steps) == (10, 50)
+    assert (stacked.warm_up_steps, ROUNDS_OF_A_PROCESS * stacked.processes * stacked.min_steps) == (10, 50)
     assert work("stacked-lm", "3x256").items_per_step == 128
 
     # One layer of 123 features; the table gives 8.5 million parameters for the large network.
     short = workload("acoustic", "1x320-CE-short")
     assert short.task.batch(seed=0)[0].shape == (64, 100, 123)  # type: ignore[union-attr]
-    assert (short.warm_up, ROUNDS_OF_A_PROCESS * short.processes * short.steps) == (100, 400)
+    assert (short.warm_up_steps, ROUNDS_OF_A_PROCESS * short.processes * short.min_steps) == (100, 400)
     assert work("acoustic", "4x320-CE-long").parameters == pytest.approx(8.5e6, rel=0.01)
     ctc = workload("acoustic", "4x320-CTC-long").task
     assert isinstance(ctc, ClassifierTask)

@@ -189,7 +189,7 @@ class Measurement:
     def _warm_up(self, worker: pool.Worker) -> Mapping[str, WarmUp]:
         """Check and warm up a worker, if it was not."""
         limit = self.options.row_limit / 5
-        return worker.warm_up(self.workload.passes, steps=self.workload.warm_up, limit=limit)
+        return worker.warm_up(self.workload.passes, steps=self.workload.warm_up_steps, limit=limit)
 
     def _block(
         self, worker: pool.Worker, pass_name: str, steps: int, precision: str

@@ -59,7 +59,7 @@ class Plan:
             for done, wanted, what in (
                 (self.most_rounds, workload.rounds, "rounds"),
                 (self.steps, self.full_steps, "steps a round"),
-                (warm_up.warm_up_steps, workload.warm_up, "steps to warm up"),
+                (warm_up.warm_up_steps, workload.warm_up_steps, "steps to warm up"),
             )
             if done < wanted
         ]
@@ -76,7 +76,7 @@ def plan_blocks(workload: Workload, *, step_seconds: float, limit: float, steps:
         steps: Steps of the blocks that an interrupted run has measured; None if there are none.
     """
     affordable = int(limit / step_seconds)  # steps, in all rounds
-    full = max(workload.steps, math.ceil(ROOM * workload.seconds / step_seconds))
+    full = max(workload.min_steps, math.ceil(ROOM * workload.min_seconds / step_seconds))
     steps = steps or max(1, min(full, affordable // workload.rounds))
     return Plan(steps=steps, full_steps=full, most_rounds=max(1, affordable // steps), limit=limit)
 
