@@ -194,12 +194,14 @@ class Lengths:
     def _run_in_pieces(self, layer: Layer, x_PI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
         """Run a layer that needs rectangular input, one rectangle at a time; the samples stay sorted."""
         outputs, ended = [], []
-        for (samples, steps), (going_on, _) in zip(self._pieces, [*self._pieces[1:], (0, 0)], strict=True):
+        for (samples, steps), (next_samples, _) in zip(
+            self._pieces, [*self._pieces[1:], (0, 0)], strict=True
+        ):
             piece_PI, x_PI = x_PI.tensor_split([samples * steps])
             before = tuple(part_BH[:samples] for part_BH in state)
             output, state = layer(piece_PI.view(steps, samples, -1), before)
             outputs.append(output.flatten(0, 1))
-            ended.append(tuple(part_BH[going_on:] for part_BH in state))
+            ended.append(tuple(part_BH[next_samples:] for part_BH in state))
         # The shortest samples ended first, and are last in the order.
         return torch.cat(outputs), tuple(torch.cat(parts[::-1]) for parts in zip(*ended, strict=True))
 

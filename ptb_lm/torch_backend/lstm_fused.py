@@ -91,7 +91,7 @@ class FusedSequence(torch.autograd.Function):
                 steps = ForwardSteps(gates_PG, h_all, c_all, batch_sizes)
                 for t, gates in enumerate(steps.gates):
                     gates.addmm_(steps.h_before[t], recurrent_kernel)
-                    steps.finish(t)
+                    steps.apply_gates(t)
             tanh_c.append(steps.tanh_c_PH)
         ctx.batch_sizes, ctx.kernels = batch_sizes, kernels
         ctx.save_for_backward(x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all, *tanh_c)
@@ -112,7 +112,7 @@ class FusedSequence(torch.autograd.Function):
             steps = BackwardSteps(gates_PG, h_all, c_all, tanh_c[0], batch_sizes, d_output_PH, d_c_BH)
             with cpu.use_float32_library(x_PI):
                 for t in reversed(range(len(batch_sizes))):
-                    d_gates, d_h = steps.begin(t)
+                    d_gates, d_h = steps.backprop_gates(t)
                     torch.mm(d_gates, recurrent_kernel.T, out=d_h)
             d_gates_PG, d_h_BH = steps.d_gates_PG, steps.d_h_BH
         return (
@@ -128,21 +128,25 @@ class FusedSequence(torch.autograd.Function):
 
 
 def new_matrix(kernels: Kernels | None, like: Tensor, rows: int, width: int) -> Tensor:
-    """Return a matrix of a type and a device, with rows as the kernels want them, if they compute with it."""
+    """Return a new matrix [rows, width] with the type and device of `like`.
+
+    Without kernels it is uninitialised. For kernels it is the left part of a matrix of zeros whose rows are
+    `kernels.state_width` wide, which is `width` or more.
+    """
     if kernels is None:
         return like.new_empty(rows, width)
     return like.new_zeros(rows, kernels.state_width(width, like.dtype))[:, :width]
 
 
 class ForwardSteps:
-    """What the steps of an LSTM do beside products, by torch's operations and in place.
+    """The element-wise part of an LSTM's steps, in place; the caller does the matrix products.
 
     Views are made for all steps at once: in a small layer, one at a time costs as much as the products.
 
     Attributes:
-        gates: Each step's gates, to be filled with their sums before `finish`.
+        gates: Each step's gates, to be filled with their sums before `apply_gates`.
         h_before: h before each step.
-        tanh_c_PH: tanh(c) after each step that is finished.
+        tanh_c_PH: tanh(c) after each of the steps done so far.
 
     Args:
         gates_PG: The gates. Each step replaces its sums by the activations.
@@ -157,14 +161,14 @@ class ForwardSteps:
         self.h_before, self._h_after = split_steps(h_all, batch_sizes)
         self._c_before, self._c_after = split_steps(c_all, batch_sizes)
         self.gates, self._tanh_c = gates_PG.split(batch_sizes), self.tanh_c_PH.split(batch_sizes)
-        self._through_sigmoid = gates_PG[:, : 2 * hidden].split(batch_sizes)
+        self._input_and_forget = gates_PG[:, : 2 * hidden].split(batch_sizes)
         self._i, self._f, self._g, self._o = (
             gate_PH.split(batch_sizes) for gate_PH in gates_PG.split(hidden, dim=1)
         )
 
-    def finish(self, t: int) -> None:
+    def apply_gates(self, t: int) -> None:
         """Compute a step's activations, c and h from the sums of its gates."""
-        self._through_sigmoid[t].sigmoid_()
+        self._input_and_forget[t].sigmoid_()
         self._g[t].tanh_()
         self._o[t].sigmoid_()
         torch.mul(self._f[t], self._c_before[t], out=self._c_after[t]).addcmul_(self._i[t], self._g[t])
@@ -173,11 +177,11 @@ class ForwardSteps:
 
 
 class BackwardSteps:
-    """What the steps of an LSTM's backward pass do beside products, likewise.
+    """The element-wise part of an LSTM's backward steps, in place; the caller does the matrix products.
 
     Attributes:
-        d_gates_PG: The gradient with respect to the gates before their nonlinearities, of steps that have
-            begun.
+        d_gates_PG: The gradient with respect to the gates before their nonlinearities, of the steps done so
+            far; of the others, `gate_derivatives`.
         d_h_BH: The gradient with respect to h before the step that was done last. The rows of shorter
             samples, which are the last ones, stay as they are until the loop, which runs backward, reaches
             their last step. So do those of d_c_BH.
@@ -205,35 +209,41 @@ class BackwardSteps:
     ) -> None:
         self._batch_sizes, (batch, hidden) = batch_sizes, d_c_BH.shape
         self.d_h_BH, self.d_c_BH = torch.zeros_like(h_all[:batch]), d_c_BH
-        self.d_gates_PG, through_PH = slopes(
+        self.d_gates_PG, dh_dc_PH = gate_derivatives(
             gates_PG, states_before(c_all, batch_sizes), h_all[batch:], tanh_c_PH
         )
-        by_c, by_h = self.d_gates_PG.split([3 * hidden, hidden], dim=1)
-        self._by_c, self._by_h = (
-            by_c.view(len(gates_PG), 3, hidden).split(batch_sizes),
-            by_h.split(batch_sizes),
-        )
+        dc_da, dh_da = self.d_gates_PG.split([3 * hidden, hidden], dim=1)
+        self._dc_da = dc_da.view(len(gates_PG), 3, hidden).split(batch_sizes)
+        self._dh_da, self._dh_dc = dh_da.split(batch_sizes), dh_dc_PH.split(batch_sizes)
         self._d_gates, self._d_output = self.d_gates_PG.split(batch_sizes), d_output_PH.split(batch_sizes)
-        self._through = through_PH.split(batch_sizes)
-        self._forgotten = gates_PG[:, hidden : 2 * hidden].split(batch_sizes)
+        self._dc_dc_before = gates_PG[:, hidden : 2 * hidden].split(batch_sizes)  # f
 
-    def begin(self, t: int) -> tuple[Tensor, Tensor]:
-        """Return a step's part of d_gates_PG, and the place of its product by the recurrent kernel, d_h."""
+    def backprop_gates(self, t: int) -> tuple[Tensor, Tensor]:
+        """Take dL/dh and dL/dc of a step back to its gates.
+
+        dL/doutput is added to d_h, and d_c becomes dL/dc before the step.
+
+        Returns:
+            (d_gates [samples, G], d_h [samples, H]). The caller overwrites d_h by
+            d_gates @ recurrent_kernel.T, which is dL/dh before the step.
+        """
         d_h, d_c = self.d_h_BH[: self._batch_sizes[t]], self.d_c_BH[: self._batch_sizes[t]]
         d_h.add_(self._d_output[t])
-        d_c.addcmul_(d_h, self._through[t])
-        self._by_c[t].mul_(d_c[:, None])
-        self._by_h[t].mul_(d_h)
-        d_c.mul_(self._forgotten[t])
+        d_c.addcmul_(d_h, self._dh_dc[t])
+        self._dc_da[t].mul_(d_c[:, None])
+        self._dh_da[t].mul_(d_h)
+        d_c.mul_(self._dc_dc_before[t])
         return self._d_gates[t], d_h
 
 
-def slopes(gates_PG: Tensor, c_before_PH: Tensor, h_PH: Tensor, tanh_c_PH: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what the backward pass of an LSTM needs beside the gradient that flows back through time.
+def gate_derivatives(
+    gates_PG: Tensor, c_before_PH: Tensor, h_PH: Tensor, tanh_c_PH: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the derivatives that do not depend on the gradient that flows back through time, for all steps.
 
-    It is computed for all steps at once. The gradient of a gate before its nonlinearity is its slope times
-    d_c, or for o times d_h. With h = o tanh(c):
-        i: g i (1 - i)   f: c_before f (1 - f)   g: i (1 - g g)   o: h (1 - o)   d_c by d_h: o - h tanh(c)
+    The gradient with respect to a gate before its nonlinearity, a, is d_c times dc/da, or for o d_h dh/da:
+        i: g i (1 - i)   f: c_before f (1 - f)   g: i (1 - g g)   o: h (1 - o)
+    With h = o tanh(c), dh/dc = o (1 - tanh(c)^2) is o - h tanh(c).
 
     Args:
         gates_PG: The gates' activations.
@@ -242,17 +252,17 @@ def slopes(gates_PG: Tensor, c_before_PH: Tensor, h_PH: Tensor, tanh_c_PH: Tenso
         tanh_c_PH: tanh(c) after each step.
 
     Returns:
-        The gates' slopes [P, G], and d_c by d_h [P, H].
+        The gates' derivatives [P, G], and dh/dc [P, H].
     """
     i, f, g, o = gates_PG.chunk(4, dim=1)
-    slopes_PG = torch.empty_like(gates_PG)
-    by_i, by_f, by_g, by_o = slopes_PG.chunk(4, dim=1)
-    torch.mul(i, g, out=by_g)
-    torch.addcmul(by_g, by_g, i, value=-1, out=by_i)
-    torch.addcmul(i, by_g, g, value=-1, out=by_g)
-    torch.addcmul(f, f, f, value=-1, out=by_f).mul_(c_before_PH)
-    torch.addcmul(h_PH, h_PH, o, value=-1, out=by_o)
-    return slopes_PG, torch.addcmul(o, h_PH, tanh_c_PH, value=-1)
+    derivatives_PG = torch.empty_like(gates_PG)
+    slope_i, slope_f, slope_g, slope_o = derivatives_PG.chunk(4, dim=1)
+    torch.mul(i, g, out=slope_g)
+    torch.addcmul(slope_g, slope_g, i, value=-1, out=slope_i)
+    torch.addcmul(i, slope_g, g, value=-1, out=slope_g)
+    torch.addcmul(f, f, f, value=-1, out=slope_f).mul_(c_before_PH)
+    torch.addcmul(h_PH, h_PH, o, value=-1, out=slope_o)
+    return derivatives_PG, torch.addcmul(o, h_PH, tanh_c_PH, value=-1)
 
 
 def take_last_steps(every_PH: Tensor, batch_sizes: Sequence[int]) -> Tensor:
@@ -266,8 +276,8 @@ def take_last_steps(every_PH: Tensor, batch_sizes: Sequence[int]) -> Tensor:
     if batch_sizes[-1] == batch_sizes[0]:
         return every_PH[starts[-2] :]
     rows = {}
-    for start, samples, going_on in zip(starts, batch_sizes, [*batch_sizes[1:], 0], strict=False):
-        rows.update({sample: start + sample for sample in range(going_on, samples)})
+    for start, samples, next_samples in zip(starts, batch_sizes, [*batch_sizes[1:], 0], strict=False):
+        rows.update({sample: start + sample for sample in range(next_samples, samples)})
     return every_PH[torch.tensor([rows[sample] for sample in sorted(rows)], device=every_PH.device)]
 
 

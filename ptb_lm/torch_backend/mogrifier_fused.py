@@ -168,15 +168,15 @@ def _run_by_operations(layer: LayerTensors, rounds: Sequence[Round], batch_sizes
             pair = [x[t], steps.h_before[t]]
             for number, each in enumerate(rounds):
                 side = number % 2
-                by, before = pair[1 - side], pair[side]
+                other, before = pair[1 - side], pair[side]
                 if len(each.right_kW):
-                    by = torch.mm(by, each.kernel, out=inner[number][t])
+                    other = torch.mm(other, each.kernel, out=inner[number][t])
                 half_bias, half_factor = halves[number]
-                torch.addmm(half_bias, by, half_factor, out=tanh[number][t]).tanh_()
+                torch.addmm(half_bias, other, half_factor, out=tanh[number][t]).tanh_()
                 pair[side] = torch.addcmul(before, before, tanh[number][t], out=gated[number][t])
             torch.addmm(layer.bias_G, pair[0], layer.kernel_IG, out=steps.gates[t])
             steps.gates[t].addmm_(pair[1], layer.recurrent_kernel_HG)
-            steps.finish(t)
+            steps.apply_gates(t)
     return steps.tanh_c_PH
 
 
@@ -199,10 +199,10 @@ def _run_back_by_operations(
         batch_sizes: Number of samples that have a step, for each of T.
     """
     for number, (each, gradient) in enumerate(zip(rounds, gradients, strict=True)):
-        # The slope by z, before (1 - tanh tanh) / 2, becomes the gradient step by step.
+        # dgated/dz = before (1 - tanh^2) / 2. Each step multiplies its part by the gradient.
         before_PW = pairs[number][number % 2]
-        by_tanh_PW = before_PW * each.tanh_PW
-        torch.addcmul(before_PW, by_tanh_PW, each.tanh_PW, value=-1, out=gradient.z_PW).div_(2)
+        product_PW = before_PW * each.tanh_PW
+        torch.addcmul(before_PW, product_PW, each.tanh_PW, value=-1, out=gradient.z_PW).div_(2)
     d_x_PI = torch.empty_like(layer.x_PI)
     d_x, tanh = d_x_PI.split(batch_sizes), [each.tanh_PW.split(batch_sizes) for each in rounds]
     d_z, d_inner = (
@@ -210,15 +210,15 @@ def _run_back_by_operations(
     )
     with cpu.use_float32_library(layer.x_PI):
         for t in reversed(range(len(batch_sizes))):
-            d_gates, d_h = steps.begin(t)
+            d_gates, d_h = steps.backprop_gates(t)
             torch.mm(d_gates, layer.kernel_IG.T, out=d_x[t])
             torch.mm(d_gates, layer.recurrent_kernel_HG.T, out=d_h)
             d_pair = (d_x[t], d_h)
             for number, each in reversed(list(enumerate(rounds))):
-                d_gated, d_by = d_pair[number % 2], d_pair[1 - number % 2]
+                d_gated, d_other = d_pair[number % 2], d_pair[1 - number % 2]
                 d_product = d_z[number][t].mul_(d_gated)
                 d_gated.addcmul_(d_gated, tanh[number][t])
                 if len(each.right_kW):
                     d_product = torch.mm(d_product, each.right_kW.T, out=d_inner[number][t])
-                d_by.addmm_(d_product, each.kernel.T)
+                d_other.addmm_(d_product, each.kernel.T)
     return d_x_PI

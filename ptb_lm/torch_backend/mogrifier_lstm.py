@@ -60,10 +60,10 @@ def _unbind_rounds(weights: Tensor | None) -> list[Tensor]:
 
 
 def _gate(
-    gated: Tensor, by: Tensor, gates: list[Tensor], right: list[Tensor], bias: list[Tensor], index: int
+    gated: Tensor, other: Tensor, gates: list[Tensor], right: list[Tensor], bias: list[Tensor], index: int
 ) -> Tensor:
     """Return x or h after a round."""
-    product = by @ gates[index]
+    product = other @ gates[index]
     if len(right) > 0:
         product = product @ right[index]
     return 2 * torch.sigmoid(product + bias[index]) * gated

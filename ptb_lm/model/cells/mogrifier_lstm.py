@@ -52,10 +52,10 @@ class MogrifierLSTM(LSTM):
         table = super().shapes(input_size, hidden_size)
         widths = (input_size, hidden_size)
         for side, name in enumerate(GATES):
-            count, width, by = (self.rounds + 1 - side) // 2, widths[side], widths[1 - side]
+            count, width, other_width = (self.rounds + 1 - side) // 2, widths[side], widths[1 - side]
             if count == 0:
                 continue
-            table[name] = (count, by, self.rank or width)
+            table[name] = (count, other_width, self.rank or width)
             if self.rank:
                 table[name + RIGHT] = (count, self.rank, width)
             table[name + BIAS] = (count, width)
@@ -75,13 +75,13 @@ class MogrifierLSTM(LSTM):
         pair, tape = [x_BI, h_BH], []
         for number in range(sum(len(weights[name]) for name in GATES if name in weights)):
             index, side = divmod(number, 2)
-            name, gated, by = GATES[side], pair[side], pair[1 - side]
-            inner = product = by @ weights[name][index]
+            name, gated, other = GATES[side], pair[side], pair[1 - side]
+            inner = product = other @ weights[name][index]
             if name + RIGHT in weights:
                 product = inner @ weights[name + RIGHT][index]
             gate = 2 * sigmoid(product + weights[name + BIAS][index])
             pair[side] = gate * gated
-            tape.append((gated, by, inner, gate))
+            tape.append((gated, other, inner, gate))
         after, lstm_tape = super().step(weights, pair[0], (pair[1], c_BH))
         return after, (tape, lstm_tape)
 
@@ -93,7 +93,7 @@ class MogrifierLSTM(LSTM):
         d_x_BI, (d_h_BH, d_c_BH), d_lstm = super().step_back(weights, lstm_tape, d_state)
         d_pair = [d_x_BI, d_h_BH]
         gradients = {name: np.zeros_like(array) for name, array in weights.items()} | d_lstm
-        for number, (gated, by, inner, gate) in reversed(list(enumerate(rounds))):
+        for number, (gated, other, inner, gate) in reversed(list(enumerate(rounds))):
             index, side = divmod(number, 2)
             name = GATES[side]
             # With respect to the argument of the nonlinearity: with s = gate / 2, the slope is 2 s (1 - s).
@@ -103,6 +103,6 @@ class MogrifierLSTM(LSTM):
             if name + RIGHT in weights:
                 gradients[name + RIGHT][index] = inner.T @ d_product
                 d_product = d_product @ weights[name + RIGHT][index].T
-            gradients[name][index] = by.T @ d_product
+            gradients[name][index] = other.T @ d_product
             d_pair[1 - side] = d_pair[1 - side] + d_product @ weights[name][index].T
         return d_pair[0], (d_pair[1], d_c_BH), gradients
