@@ -2,9 +2,9 @@
 
     python -m ptb_lm.torch_backend.machine_speed cpu
 
-Each line on stdin is a question in JSON; a line of JSON answers it.
+Each line on stdin is a request in JSON; a line of JSON is the reply.
 
-| question | answer |
+| request | reply |
 |---|---|
 | {"what": "device"} | {"device": ..., "gpu": its name, "threads": ..., "cpu": ...}; or {"trouble": why not} |
 | {"what": "gemm", "precision": ..., "products": [[m, k, n, transposed], ...]} | `measure_products` |
@@ -14,7 +14,7 @@ Each line on stdin is a question in JSON; a line of JSON answers it.
 
 The rate of matrix multiplication is that of the best library at the best of the products, each of an [m, k]
 and a [k, n] matrix. Every library multiplies every product for a moment. The fastest pair is then measured
-for a quarter of a second, at each question.
+for a quarter of a second, at each request.
 """
 
 import contextlib
@@ -66,20 +66,20 @@ def main() -> None:
     (name,) = sys.argv[1:]
     device = ("cuda" if gpu.is_usable() else "cpu") if name == "auto" else name
     for line in sys.stdin:
-        print(json.dumps(_answer(device, json.loads(line))), flush=True)
+        print(json.dumps(_reply(device, json.loads(line))), flush=True)
 
 
-def _answer(device: str, question: dict[str, Any]) -> dict[str, Any]:
+def _reply(device: str, request: dict[str, Any]) -> dict[str, Any]:
     if device == "cuda" and not gpu.is_usable():
         return {"trouble": f"torch {torch.__version__} finds no CUDA device here"}
-    if question["what"] == "device":
+    if request["what"] == "device":
         name = torch.cuda.get_device_name() if device == "cuda" else None
         facts = cpu.facts() if device == "cpu" else {}
         return {"device": device, "gpu": name, "threads": torch.get_num_threads(), "cpu": facts}
-    if question["what"] == "copy":
+    if request["what"] == "copy":
         return {"gbytes": _measure_copy(device)}
-    products = tuple((m, k, n, transposed) for m, k, n, transposed in question["products"])
-    return measure_products(device, question["precision"], products)
+    products = tuple((m, k, n, transposed) for m, k, n, transposed in request["products"])
+    return measure_products(device, request["precision"], products)
 
 
 def _measure_copy(device: str) -> float:

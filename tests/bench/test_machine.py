@@ -47,17 +47,17 @@ def test_the_rates_are_told_with_the_device_library_shape_and_threads(
 
 
 @pytest.mark.slow
-def test_a_question_is_a_line_and_so_is_its_answer() -> None:
+def test_a_request_is_a_line_and_so_is_its_reply() -> None:
     program = [sys.executable, "-m", "ptb_lm.torch_backend.machine_speed", "auto"]
-    questions: list[dict[str, Any]] = [
+    requests: list[dict[str, Any]] = [
         {"what": "device"},
         {"what": "gemm", "precision": "fp32", "products": [[4, 5, 6, "second"]]},
         {"what": "copy"},
     ]
-    asked = "".join(json.dumps(question) + "\n" for question in questions)
+    asked = "".join(json.dumps(request) + "\n" for request in requests)
     done = subprocess.run(program, input=asked, capture_output=True, text=True, check=True)
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [set(answer) for answer in answers] == [
+    replies = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [set(reply) for reply in replies] == [
         {"device", "gpu", "threads", "cpu"},
         {"gflops", "product", "library", "threads"},
         {"gbytes"},

@@ -92,7 +92,7 @@ def test_a_step_takes_what_the_least_of_the_warm_up_took(seconds: tuple[float, .
 def test_its_memory_is_that_of_its_largest_pass() -> None:
     worker, peaks = Worker.__new__(Worker), iter([500, 900, 300])
     worker.memory = 0
-    ask: Any = lambda **question: {"peak_memory": {"host_bytes": next(peaks)}}  # noqa: E731
+    ask: Any = lambda **request: {"peak_memory": {"host_bytes": next(peaks)}}  # noqa: E731
     worker._process = SimpleNamespace(ask=ask)  # type: ignore[assignment]
     found = []
     for pass_name in ("forward", "train", "forward"):

@@ -21,7 +21,7 @@ from ptb_lm.bench.language_workloads import PTB_VOCABULARY
 from ptb_lm.bench.rivals.plain_torch import PlainModel
 from ptb_lm.bench.run import worker
 from ptb_lm.bench.run.timed_steps import WINDOWS, LanguageSteps
-from ptb_lm.bench.run.worker import BlockTimer, Candidate
+from ptb_lm.bench.run.worker import BlockTimer, BuiltVariant
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import LanguageTask
@@ -89,13 +89,13 @@ def test_each_pass_has_its_own_peak_of_host_memory() -> None:
     assert again - last > 250e6, "as in its first block"
 
 
-def candidate(variant: str) -> Candidate:
-    return Candidate(Options(suite="quick", batch_size=2, device="cpu"), "small", variant)
+def build_variant(variant: str) -> BuiltVariant:
+    return BuiltVariant(Options(suite="quick", batch_size=2, device="cpu"), "small", variant)
 
 
 @pytest.mark.slow  # the reference is asked in a process of its own
 def test_a_variant_is_built_and_checked_in_the_precision_of_its_name() -> None:
-    single, half = (candidate(name).check() for name in ("torch/cudnn", "torch/cudnn@bf16"))
+    single, half = (build_variant(name).check() for name in ("torch/cudnn", "torch/cudnn@bf16"))
     bounds = [BOUNDS[name].gradient for name in ("fp32", "bf16")]
     assert [facts["parity"]["bound"] for facts in (single, half)] == bounds
     assert single["parity"]["gradient_error"] < bounds[0] < half["parity"]["gradient_error"] < bounds[1]
@@ -117,7 +117,7 @@ def test_what_was_compared_is_timed_from_a_run_s_initial_weights(monkeypatch: py
         return compare(*given, model=model, **more)
 
     monkeypatch.setattr(check, "check", spied)
-    built = candidate("torch/cudnn")
+    built = build_variant("torch/cudnn")
     built.check()
     timed = built.steps
     (model,) = compared
@@ -141,8 +141,8 @@ def test_a_later_process_is_compared_only_if_its_first_losses_differ(
     suite: Any = SimpleNamespace(workloads=[workload])
     monkeypatch.setattr(worker, "SUITES", {"quick": suite})
 
-    def build() -> Candidate:
-        return Candidate(Options(suite="quick", device="cpu"), "small", variant)
+    def build() -> BuiltVariant:
+        return BuiltVariant(Options(suite="quick", device="cpu"), "small", variant)
 
     keys, key = [], expected._key
     monkeypatch.setattr(expected, "_key", lambda question: keys.append(key(question)) or keys[-1])
@@ -211,7 +211,7 @@ def test_what_exports_other_tensors_is_wrong_by_name(
     )
     suite: Any = SimpleNamespace(workloads=[dataclasses.replace(*SUITES["quick"].workloads, task=task)])
     monkeypatch.setattr(worker, "SUITES", {"quick": suite})
-    built = Candidate(Options(suite="quick", device="cpu"), "small", "torch/block")
+    built = BuiltVariant(Options(suite="quick", device="cpu"), "small", "torch/block")
     right = built.steps.model.export_weights
     monkeypatch.setattr(built.steps.model, "export_weights", lambda: exported(right()))
     monkeypatch.setattr(built.steps, "export_weights", built.steps.model.export_weights)
@@ -221,7 +221,7 @@ def test_what_exports_other_tensors_is_wrong_by_name(
 
 
 @pytest.mark.parametrize(
-    ("answer", "written"),
+    ("reply", "written"),
     [
         ({"loss": np.float32(1.5), "steps": np.int64(3)}, {"loss": 1.5, "steps": 3}),
         (
@@ -238,13 +238,13 @@ def test_what_exports_other_tensors_is_wrong_by_name(
         ),
     ],
 )
-def test_numpy_s_numbers_are_answered_and_what_no_row_holds_is_a_failure(
-    answer: dict[str, Any], written: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_numpy_s_numbers_are_written_and_what_no_row_holds_is_a_failure(
+    reply: dict[str, Any], written: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of this variant alone: the benchmark itself would end when it wrote the row."""
     stream = io.StringIO()
-    monkeypatch.setattr(worker, "separate_answers", lambda: contextlib.nullcontext(stream))
-    monkeypatch.setattr(worker, "_answers", lambda questions: iter([answer]))
+    monkeypatch.setattr(worker, "separate_replies", lambda: contextlib.nullcontext(stream))
+    monkeypatch.setattr(worker, "_replies", lambda requests: iter([reply]))
     assert worker.main() == 0
     (line,) = stream.getvalue().splitlines()
     assert "3.0" not in line, "a count stays a whole number"
@@ -291,7 +291,7 @@ def test_windows_go_on_where_the_last_block_stopped() -> None:
 
 def test_a_precision_that_a_cpu_lacks_is_told() -> None:
     with pytest.raises(UserError, match=r"--precision tf32 .*CUDA"):
-        candidate("plain-torch/cudnn@tf32")
+        build_variant("plain-torch/cudnn@tf32")
 
 
 @pytest.mark.parametrize("products", ["", "AMX"])
@@ -302,12 +302,12 @@ def test_what_would_take_minutes_without_bfloat16_products_is_refused(
     suite: Any = SimpleNamespace(workloads=[workload])
     monkeypatch.setattr(worker, "SUITES", {"quick": suite})
     monkeypatch.setattr(cpu, "bfloat16_products", lambda: products)
-    candidate("torch/block_fused")
+    build_variant("torch/block_fused")
     if products:
-        candidate("torch/block_fused@bf16")
+        build_variant("torch/block_fused@bf16")
         return
     with pytest.raises(UserError, match="bfloat16 itself"):
-        candidate("torch/block_fused@bf16")
+        build_variant("torch/block_fused@bf16")
 
 
 @pytest.mark.parametrize(

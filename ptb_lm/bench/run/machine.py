@@ -108,9 +108,9 @@ class Machine:
         rate: float = self._ask(what="copy")["gbytes"]
         return rate
 
-    def _ask(self, **question: Any) -> dict[str, Any]:
+    def _ask(self, **request: Any) -> dict[str, Any]:
         try:
-            return self._process.ask(**question)
+            return self._process.ask(**request)
         except WorkerError as error:
             self.close()
             raise UserError(f"cannot measure the machine's rates: {error}") from None

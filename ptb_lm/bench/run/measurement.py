@@ -219,7 +219,7 @@ class Measurement:
         """Start a variant's process."""
         self._gemm.clear()
         return pool.Worker(
-            pool.order(self.options, self.workload.name, variant, device=self.machine.device),
+            pool.make_job(self.options, self.workload.name, variant, device=self.machine.device),
             identity=next(self._identities),
             environment=self.machine.environment,
             timeout=TIMEOUT + self.options.row_limit,  # a block may take all of the limit

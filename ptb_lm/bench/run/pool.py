@@ -14,8 +14,8 @@ from ptb_lm.common import host
 FREE_SHARE = 0.3
 
 
-def order(options: Options, workload: str, variant: str, *, device: str) -> dict[str, Any]:
-    """Return the order of a worker: the variant that it is to be.
+def make_job(options: Options, workload: str, variant: str, *, device: str) -> dict[str, Any]:
+    """Return a worker's job: the variant that it builds and times, and the options.
 
     Args:
         options: Options of the run.
@@ -37,18 +37,18 @@ class Worker:
         memory: Peak of its host memory, in bytes.
 
     Args:
-        order: The variant, the workload, and the options, as `order` returns them. The process begins to
+        job: The variant, the workload, and the options, as `make_job` returns them. The process begins to
             build the variant at once.
         identity: The id.
         environment: Variables that its process gets beside ours.
-        timeout: Seconds after which a worker that does not answer is ended.
+        timeout: Seconds after which a worker that does not reply is ended.
         checked: Facts of a worker of the same program that was compared with the reference; None if there is
             none.
     """
 
     def __init__(
         self,
-        order: Mapping[str, Any],
+        job: Mapping[str, Any],
         *,
         identity: int,
         environment: Mapping[str, str],
@@ -62,7 +62,7 @@ class Worker:
         self._refusal: WorkerError | None = None
         self._warm_ups: dict[str, WarmUp] = {}
         self._process = Process(WORKER, environment=environment, timeout=timeout)
-        self._process.send(order=order)
+        self._process.send(order=job)
 
     def build(self) -> None:
         """Wait until the variant is built.
@@ -132,9 +132,9 @@ class Worker:
         Raises:
             WorkerError: It failed.
         """
-        answer = self._process.ask(**{"pass": pass_name}, steps=steps, untimed=untimed)
-        self.memory = max(self.memory, answer["peak_memory"]["host_bytes"])
-        return answer
+        reply = self._process.ask(**{"pass": pass_name}, steps=steps, untimed=untimed)
+        self.memory = max(self.memory, reply["peak_memory"]["host_bytes"])
+        return reply
 
     def close(self) -> None:
         """End the process."""

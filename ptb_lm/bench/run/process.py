@@ -31,12 +31,12 @@ class WorkerError(Exception):
 
 
 class Process:
-    """A Python module in a process of its own, which answers each line with a line.
+    """A Python module in a process of its own, which replies to each line with a line.
 
     Args:
         arguments: The module's name, and its arguments.
         environment: Variables that the process gets beside ours.
-        timeout: Seconds after which a process that does not answer is ended.
+        timeout: Seconds after which a process that does not reply is ended.
         own_session: Session of its own for the process. A Ctrl-C at the terminal then does not reach it, and
             the processes that it started are ended with it. A worker's own processes stay in its session.
     """
@@ -63,27 +63,27 @@ class Process:
             start_new_session=own_session,
         )
 
-    def ask(self, **question: Any) -> dict[str, Any]:
-        """Send a question as a line of JSON, and return the answer.
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Send a request as a line of JSON, and return the reply.
 
         Raises:
-            WorkerError: The answer is a refusal, is missing, or cannot be read.
+            WorkerError: The reply is a refusal, is missing, or cannot be read.
         """
-        self.send(**question)
+        self.send(**request)
         return self.receive()
 
-    def send(self, **question: Any) -> None:
-        """Send a question; the process may work at it until `receive` is called."""
+    def send(self, **request: Any) -> None:
+        """Send a request; the process may work at it until `receive` is called."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it is dead, and will not answer
-            self._process.stdin.write(json.dumps(question) + "\n")
+        with contextlib.suppress(BrokenPipeError):  # it is dead, and will not reply
+            self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
 
     def receive(self) -> dict[str, Any]:
-        """Return the answer to the question that was sent.
+        """Return the reply to the request that was sent.
 
         Raises:
-            WorkerError: The answer is a refusal, is missing, or cannot be read.
+            WorkerError: The reply is a refusal, is missing, or cannot be read.
         """
         assert self._process.stdout is not None
         timer = threading.Timer(self._timeout, self._give_up)
@@ -96,13 +96,13 @@ class Process:
         if not line.endswith("\n"):
             raise WorkerError("failed", self._death(), self.stderr())
         try:
-            answer: dict[str, Any] = json.loads(line)
+            reply: dict[str, Any] = json.loads(line)
         except ValueError:
             nonsense = f"its process answered {line.strip()[:80]!r}"
             raise WorkerError("failed", nonsense, self.stderr()) from None
-        if "reason" in answer:
-            raise WorkerError(answer["status"], answer["reason"], self.stderr())
-        return answer
+        if "reason" in reply:
+            raise WorkerError(reply["status"], reply["reason"], self.stderr())
+        return reply
 
     def close(self) -> None:
         """End the process and those that it started."""

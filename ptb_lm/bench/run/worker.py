@@ -1,15 +1,15 @@
 """A process that the benchmark asks in lines of JSON: `python -m ptb_lm.bench.run.worker`.
 
-A line of stdin is a question, and each is answered with a line; an answer with a "status" and a "reason" is a
-refusal, and the last. The questions are:
+A line of stdin is a request, and each has a line of stdout as its reply. A reply with a "status" and a
+"reason" is a refusal, and the last. The requests are:
 
-- {"import": "MODULE:FUNCTION"}: whether --add can use it. The answer has a digest of its source.
-- {"reference": a pickled question, "path": a file}: the reference's answer to it, which goes to the file.
-- {"order": an order}: build the variant. The answer has its facts.
-- {"check": true}: compare it with the reference. The answer has more facts.
+- {"import": "MODULE:FUNCTION"}: whether --add can use it. The reply has a digest of its source.
+- {"reference": a pickled expected.Question, "path": a file}: write the reference's answer to the file.
+- {"order": a job}: build the job's variant. The reply has its facts.
+- {"check": true}: compare it with the reference. The reply has more facts.
 - {"pass": ..., "steps": ..., "untimed": ...}: time a block of steps.
 - {"confirm": the first losses of a process that was compared, or null}: compare it, again if it was compared
-  before, unless its own first losses are the "same". The answer has these, and more facts.
+  before, unless its own first losses are the "same". The reply has these, and more facts.
 """
 
 import base64
@@ -62,7 +62,7 @@ class BlockTimer:
         return {"seconds": seconds, "others": others, "peak_memory": peaks}
 
 
-class Candidate:
+class BuiltVariant:
     """A variant that is built, compared with the reference, and then ready to be timed.
 
     Attributes:
@@ -182,48 +182,48 @@ class Candidate:
 
 
 def main() -> int:
-    """Answer until stdin ends, or a question is refused; return the exit status."""
-    with separate_answers() as answers:
+    """Serve requests until stdin ends, or one is refused; return the exit status."""
+    with separate_replies() as replies:
         try:
-            for answer in _answers(map(json.loads, sys.stdin)):
-                _write(answers, answer)
+            for reply in _replies(map(json.loads, sys.stdin)):
+                _write(replies, reply)
         except OutOfMemoryError as error:
             # Perhaps there is enough without the other variants: a failure is tried again alone.
-            _write(answers, {"status": "failed", "reason": str(error)})
+            _write(replies, {"status": "failed", "reason": str(error)})
         except UserError as error:
-            _write(answers, {"status": "unavailable", "reason": str(error)})
+            _write(replies, {"status": "unavailable", "reason": str(error)})
         except check.WrongError as error:
-            _write(answers, {"status": "wrong", "reason": str(error)})
+            _write(replies, {"status": "wrong", "reason": str(error)})
         except WorkerError as error:  # of the process that was asked for the reference's answer
-            _write(answers, {"status": error.status, "reason": str(error)})
+            _write(replies, {"status": error.status, "reason": str(error)})
         except Exception as error:
             # Whatever it is, it becomes this variant's row; the others go on.
             traceback.print_exc()
             reason = f"{type(error).__name__}: {error}".split("\n")[0]
-            _write(answers, {"status": "failed", "reason": reason})
+            _write(replies, {"status": "failed", "reason": reason})
     return 0
 
 
-def _answers(questions: Iterator[dict[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the answer to each question: to one about a module or the reference, or to an order and on."""
-    first = next(questions)
+def _replies(requests: Iterator[dict[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the reply to each request: to one about a module or the reference, or to a job and on."""
+    first = next(requests)
     if "import" in first:
         yield _import_function(*first["import"].split(":"))
     elif "reference" in first:
         expected.write_answer(base64.b64decode(first["reference"]), Path(first["path"]))
         yield {}
     else:
-        order = first["order"]
-        candidate = Candidate(Options(**order["options"]), order["workload"], order["variant"])
-        yield candidate.facts()
-        blocks = BlockTimer(candidate.steps)
-        for question in questions:
-            if "pass" in question:
-                yield blocks.block(question["pass"], question["steps"], untimed=question["untimed"])
-            elif "confirm" in question:
-                yield candidate.confirm(question["confirm"])
+        job = first["order"]
+        variant = BuiltVariant(Options(**job["options"]), job["workload"], job["variant"])
+        yield variant.facts()
+        blocks = BlockTimer(variant.steps)
+        for request in requests:
+            if "pass" in request:
+                yield blocks.block(request["pass"], request["steps"], untimed=request["untimed"])
+            elif "confirm" in request:
+                yield variant.confirm(request["confirm"])
             else:
-                yield candidate.check()
+                yield variant.check()
 
 
 def _import_function(module: str, function: str) -> dict[str, str]:
@@ -252,15 +252,15 @@ def _import_function(module: str, function: str) -> dict[str, str]:
     return {"digest": record.file_digest(Path(source)) if source else ""}
 
 
-def _write(answers: TextIO, answer: Mapping[str, Any]) -> None:
-    """Write an answer; it may hold NumPy's numbers.
+def _write(replies: TextIO, reply: Mapping[str, Any]) -> None:
+    """Write a reply; it may hold NumPy's numbers.
 
     Raises:
         ValueError: A number is not finite: no row could hold it.
         TypeError: A value is nothing that JSON has.
     """
-    answers.write(json.dumps(answer, allow_nan=False, default=_to_python) + "\n")
-    answers.flush()
+    replies.write(json.dumps(reply, allow_nan=False, default=_to_python) + "\n")
+    replies.flush()
 
 
 def _to_python(value: Any) -> Any:
@@ -270,11 +270,11 @@ def _to_python(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def separate_answers() -> Iterator[TextIO]:
+def separate_replies() -> Iterator[TextIO]:
     """Yield the process's stdout; anything else that prints to stdout goes to stderr from now on."""
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as replies:
         os.dup2(2, 1)
-        yield answers
+        yield replies
 
 
 def _reset_peak() -> None:
