@@ -74,7 +74,7 @@ _PROGRAMS: Mapping[str, Mapping[str, Any]] = {
     **{
         f"torch-{count}-processes": {
             "title": f"{count} processes of torch",
-            "build": f"ptb_lm.bench.run.together:{build}",
+            "build": f"ptb_lm.bench.run.multi_process:{build}",
             "models": FRAMEWORKS["torch"].models,
             "executions": ("auto", "eager"),
             "precisions": ("fp32", "tf32", "bf16"),

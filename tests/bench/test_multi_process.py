@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support import ROOT
 
-from ptb_lm.bench.run import together
+from ptb_lm.bench.run import multi_process
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.config import Config
 
@@ -53,7 +53,7 @@ assert again[1][1] == again[0][1], again
 def test_a_batch_that_two_processes_cannot_share_is_refused(rows: int, noun: str) -> None:
     unused: Any = None
     with pytest.raises(UserError, match=f"--batch-size {rows} is {noun} processes"):
-        together.build_for_two(Config(batch_size=rows), {}, unused)
+        multi_process.build_for_two(Config(batch_size=rows), {}, unused)
 
 
 @pytest.mark.slow  # starts processes

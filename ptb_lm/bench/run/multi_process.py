@@ -30,12 +30,12 @@ from ptb_lm.model.ranks import Ranks, check_divisible
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def by_all_ranks(method: Method) -> Method:
-    """Have the first rank tell the others to call the same method of theirs, before it calls its own."""
+def on_all_ranks(method: Method) -> Method:
+    """Run a method on all ranks: the first tells the others to call theirs, and then calls its own."""
 
     @functools.wraps(method)
     def call(rank: "Rank", *arguments: Any, **named: Any) -> Any:
-        _tell(rank.others, (method.__name__, arguments, named))
+        _send(rank.others, (method.__name__, arguments, named))
         return method(rank, *arguments, **named)
 
     return cast(Method, call)
@@ -82,17 +82,17 @@ class Rank:
         """Return the rows as they are; each process takes its own of a window."""
         return rows_BL
 
-    @by_all_ranks
+    @on_all_ranks
     def zero_state(self, batch_size: int) -> None:
         """Carry the zero state."""
         self.state = self.model.zero_state(batch_size // self.ranks.size)
 
-    @by_all_ranks
+    @on_all_ranks
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters."""
         self.model.load_weights(weights)
 
-    @by_all_ranks
+    @on_all_ranks
     def train_step(self, x_BT: Ids, y_BT: Ids, _: None, *, learning_rate: float) -> tuple[None, backend.Loss]:
         """Do a training step with this rank's rows of a window; return what all have measured."""
         self.state, loss = self.model.train_step(
@@ -100,18 +100,18 @@ class Rank:
         )
         return None, loss
 
-    @by_all_ranks
+    @on_all_ranks
     def export_training_state(self, _: None) -> backend.Arrays:
         """Return the carried state and the dropout streams of all ranks."""
         exported: backend.Arrays = self.model.export_training_state(self.state)
         return exported
 
-    @by_all_ranks
+    @on_all_ranks
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Set what `export_training_state` returned."""
         self.state = self.model.load_training_state(arrays)
 
-    @by_all_ranks
+    @on_all_ranks
     def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
         """Return what dropout will keep in the next training window of all ranks."""
         rank_masks = self.ranks.gather(self.model.next_masks(batch // self.ranks.size, steps))
@@ -138,17 +138,17 @@ def _build(processes: int, config: Config, weights: Mapping[str, NDArray[Any]], 
     # The others end with the worker: its stdin is a pipe, and theirs are its own.
     others = [
         subprocess.Popen(
-            [sys.executable, "-m", "ptb_lm.bench.run.together"],
+            [sys.executable, "-m", "ptb_lm.bench.run.multi_process"],
             stdin=subprocess.PIPE,
             env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(1, processes)
     ]
-    _tell(others, (config, dict(weights), own_choice))
+    _send(others, (config, dict(weights), own_choice))
     return Rank(config, weights, Choice.create(**own_choice), others)
 
 
-def _tell(others: Iterable["subprocess.Popen[bytes]"], message: object) -> None:
+def _send(others: Iterable["subprocess.Popen[bytes]"], message: object) -> None:
     for other in others:
         assert other.stdin is not None
         pickle.dump(message, other.stdin)
