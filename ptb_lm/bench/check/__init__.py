@@ -46,9 +46,9 @@ def check(
         passes: Passes that will be timed. A forward pass is compared only if it is among them.
         model: Model that will be timed, as `build` built it of the task's configuration. Afterwards its
             weights and its optimiser's state are those of the comparison. None: it is built here.
-        earlier: Result of an earlier comparison of the model, which has done other steps since, and has begun
-            its run anew: its masks are those that the reference has answered. It is compared once more, and
-            nothing else is built. None: this is the first comparison.
+        earlier: Result of the first comparison of this model; None: this is the first. The model has done
+            other steps since and was restarted: it draws the same masks again, so that the reference's stored
+            answer holds. It is compared once more, and nothing else is built.
 
     Returns:
         The largest errors, and a description of the comparison.

@@ -140,8 +140,8 @@ def gradient_errors(
         answer: Holds what `gradients` returned for the prefix.
         prefix: Prefix of names.
         found: Fingerprints of a variant's gradients, by name.
-        rounding: The norm of what is no error in each, but the rounding of what it was read off. All of it is
-            subtracted from both errors: along no direction can it be more.
+        rounding: By name, the norm of the rounding error of the weights that a gradient was read off. It is
+            subtracted whole from both errors: in no direction can it be larger.
     """
     norms = {name: float(answer[f"{prefix}.norm of {name}"]) for name in found}
     whole = float(np.sqrt(sum(norm**2 for norm in norms.values())))
