@@ -217,12 +217,12 @@ class TorchBackend(Backend):
         hidden_NH, targets_N = hidden.flatten(0, 1), to_time_major(y_BT, self.device).flatten()
         batch, steps = x_BT.shape
         if lengths_B is None:
-            log_p_N = -self.network.softmax.losses_of_any_number(hidden_NH, targets_N)
+            log_p_N = -self.network.softmax.losses_in_any_thread(hidden_NH, targets_N)
         else:  # without the padding, because the softmax is the larger part of the work
             step_TB = np.arange(steps)[:, None]
             (valid,) = torch.from_numpy((step_TB < lengths_B).ravel()).to(self.device).nonzero(as_tuple=True)
             log_p_N = hidden_NH.new_zeros(len(targets_N), dtype=self.network.softmax.weight.dtype)
-            log_p_N[valid] = -self.network.softmax.losses_of_any_number(hidden_NH[valid], targets_N[valid])
+            log_p_N[valid] = -self.network.softmax.losses_in_any_thread(hidden_NH[valid], targets_N[valid])
         return state, log_p_N.view(steps, batch).T.cpu().numpy()
 
     @override

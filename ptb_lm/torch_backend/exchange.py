@@ -52,37 +52,40 @@ class GradientExchange:
     Args:
         ranks: Processes that exchange gradients.
         softmax_gradient: Gradient of the softmax, of V columns, which each step writes.
-        precision: Precision of the model. Numbers are sent and summed in the type of its stored weights,
+        precision: Precision of the model. Numbers are sent and summed in the type of its master weights,
             unless the ranks have another reduce precision.
     """
 
     def __init__(self, ranks: "TorchRanks", softmax_gradient: Tensor, precision: Precision) -> None:
         self.size = ranks.size
         self._ranks, self._vocabulary_size = ranks, softmax_gradient.shape[1]
-        self._wire = torch.bfloat16 if ranks.reduce_precision == "bf16" else precision.master
+        self._reduce_dtype = torch.bfloat16 if ranks.reduce_precision == "bf16" else precision.master
         self._group = ranks.device_group(softmax_gradient.device)
         # As it lies in memory; and what is sent: the same tensor, or a copy of another type.
         self._softmax = softmax_gradient if softmax_gradient.is_contiguous() else softmax_gradient.T
-        self._softmax_sent = self._softmax.to(self._wire)
+        self._softmax_sent = self._softmax.to(self._reduce_dtype)
         self._work: Any = None  # the sum that is under way
-        self._have_met = False  # whether all ranks have come to their first exchange
+        self._is_synchronised = False  # whether all ranks have come to their first exchange
         self._buffers: dict[str, Tensor] = {}
 
     def environment(self) -> dict[str, Any]:
         """Return the number of processes, and the type in which their gradients are sent and summed."""
-        return {"processes": self.size, "reduce_precision": str(self._wire).removeprefix("torch.")}
+        return {"processes": self.size, "reduce_precision": str(self._reduce_dtype).removeprefix("torch.")}
 
     def start_reduce(self) -> None:
-        """Start to sum the softmax's gradient over the ranks, in place. The first sum waits for all ranks."""
-        if self._have_met:
+        """Start to sum the softmax's gradient over the ranks; `wait_and_merge` writes the sum back.
+
+        In the first step this does nothing: `wait_and_merge` then waits for all ranks and starts the sum.
+        """
+        if self._is_synchronised:
             self._softmax_sent.copy_(self._softmax)
             self._work = self._sum(self._softmax_sent, wait=False)
 
     def wait_and_merge(self, window: WindowGradients) -> WindowGradients:
         """Wait for the sum that was started, and return the gradients of all ranks' windows together."""
-        if not self._have_met:  # one of them may compile much longer than another
+        if not self._is_synchronised:  # one of them may compile much longer than another
             self._ranks.barrier()
-            self._have_met = True
+            self._is_synchronised = True
             self.start_reduce()
         nll = window.nll.sum(dtype=torch.float64)[None]
         if are_rows_smaller(self.size * len(window.ids), window.d_embedded.shape[1], self._vocabulary_size):
@@ -109,20 +112,24 @@ class GradientExchange:
         return norm
 
     def _narrow(self, rows_NE: Tensor) -> Tensor:
-        """Return rows in the narrower of their own type and the wire's: rows are sent, not summed."""
-        return rows_NE if rows_NE.dtype.itemsize <= self._wire.itemsize else rows_NE.to(self._wire)
+        """Return rows in the narrower of their own type and the reduce precision: they are not summed."""
+        return (
+            rows_NE
+            if rows_NE.dtype.itemsize <= self._reduce_dtype.itemsize
+            else rows_NE.to(self._reduce_dtype)
+        )
 
     def _sum_embedding_gradient(self, window: WindowGradients) -> Tensor:
         """Return the embedding's whole gradient, summed over the ranks, [V, E].
 
         It keeps the precision of the sum, which may be more than that of its terms. The sum over a word's
-        occurrences on one rank is rounded to the wire's precision once.
+        occurrences on one rank is rounded to the reduce precision once.
         """
         d_embedded = window.d_embedded
-        kept, width = torch.promote_types(self._wire, d_embedded.dtype), d_embedded.shape[1]
+        kept, width = torch.promote_types(self._reduce_dtype, d_embedded.dtype), d_embedded.shape[1]
         sums_VE = self._buffer("embedding", self._vocabulary_size * width).view(-1, width)
         exact = torch.promote_types(kept, torch.float32)
-        if exact == self._wire:
+        if exact == self._reduce_dtype:
             sums_VE.zero_().index_add_(0, window.ids, d_embedded.to(exact))
         else:
             own_VE = sums_VE.new_zeros(sums_VE.shape, dtype=exact)
@@ -165,7 +172,7 @@ class GradientExchange:
 
     def _buffer(self, name: str, numbers: int) -> Tensor:
         if name not in self._buffers:
-            self._buffers[name] = self._softmax.new_empty(numbers, dtype=self._wire)
+            self._buffers[name] = self._softmax.new_empty(numbers, dtype=self._reduce_dtype)
         return self._buffers[name][:numbers]
 
 

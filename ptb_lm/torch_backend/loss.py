@@ -32,25 +32,25 @@ class SoftmaxLayer:
     """The projection onto the vocabulary with softmax and cross-entropy, over reused buffers.
 
     `losses` and `loss_and_gradients` share training's buffers and are for one thread. Any number of threads
-    may call `losses_of_any_number` and `log_probabilities`: each call has buffers of its own.
+    may call `losses_in_any_thread` and `log_probabilities`: each call borrows buffers that no other call has.
 
     The bias is the row after the kernel's, and the input has a column of ones there: the products compute
     the bias and its gradient on the way, and no pass over the logits is spent on either.
 
     Attributes:
-        weight: The stored weight, [H + 1, V]; more rows on a GPU, of zeros, which stay zeros. After it was
+        weight: The master weight, [H + 1, V]; more rows on a GPU, of zeros, which stay zeros. After it was
             set from outside, `masters` must be refreshed.
         gradient: Gradient of the last `loss_and_gradients`, in the shape of `weight` and the compute
             precision.
-        masters: The stored weight, with the copy that is computed with.
+        masters: The master weight, with the copy that is computed with.
 
     Args:
         hidden_size: H.
         vocabulary_size: V.
         device: Device to compute on.
-        precision: Types of the stored weight and of its products.
-        by_word: True if the weights of a word lie side by side, as an embedding's do: the kernel,
-            transposed, may then be one.
+        precision: Types of the master weight and of its products.
+        words_contiguous: True if a word's weights are contiguous in memory, as in an embedding [V, H]: with
+            tied weights the kernel's transpose then is the embedding.
     """
 
     def __init__(
@@ -60,31 +60,31 @@ class SoftmaxLayer:
         *,
         device: torch.device,
         precision: Precision,
-        by_word: bool = False,
+        words_contiguous: bool = False,
     ) -> None:
         self.hidden_size = hidden_size
         # A GPU's matrix units take eight numbers at a time, and rows that begin at such a place.
         multiple = 8 if device.type == "cuda" else 1
         rows = -(-(hidden_size + 1) // multiple) * multiple
-        place: dict[str, Any] = {"device": device, "dtype": precision.compute}
-        if by_word:
-            self._used = torch.zeros(vocabulary_size, rows, **place).T
+        options: dict[str, Any] = {"device": device, "dtype": precision.compute}
+        if words_contiguous:
+            self._compute_weight = torch.zeros(vocabulary_size, rows, **options).T
         else:
-            self._used = torch.zeros(rows, vocabulary_size, **place)
-        self.masters = Masters([self._used], precision.master)
-        self.weight = self.masters[self._used]
-        self.gradient = torch.zeros_like(self._used)
+            self._compute_weight = torch.zeros(rows, vocabulary_size, **options)
+        self.masters = Masters([self._compute_weight], precision.master)
+        self.weight = self.masters[self._compute_weight]
+        self.gradient = torch.zeros_like(self._compute_weight)
         self._buffers: dict[int, Buffers] = {}
         self._free: dict[int, list[Buffers]] = {}  # by a GPU's stream, whose work is done in order
 
     @property
     def kernel(self) -> Tensor:
-        """The stored kernel, [H, V]."""
+        """The master kernel, [H, V]."""
         return self.weight[: self.hidden_size]
 
     @property
     def bias(self) -> Tensor:
-        """The stored bias, [V]."""
+        """The master bias, [V]."""
         return self.weight[self.hidden_size]
 
     @property
@@ -96,8 +96,8 @@ class SoftmaxLayer:
         """Return the negative log likelihood of each target [N], in nats."""
         return self._losses(self._logits(hidden_NH)[1], targets_N)
 
-    def losses_of_any_number(self, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
-        """Return the same as `losses`, for a rare number of tokens, which gets no buffers of its own."""
+    def losses_in_any_thread(self, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
+        """Return the same as `losses`; any thread may call it. The buffers are borrowed from a pool."""
         with self._borrow_buffers(len(hidden_NH)) as buffers:
             return self._losses(self._logits(hidden_NH, buffers)[1], targets_N)
 
@@ -132,8 +132,8 @@ class SoftmaxLayer:
         inputs, logits_NV = self._logits(hidden_NH)
         nll_N = self._cross_entropy(logits_NV, targets_N, gradient=True)
         # The scale goes into the narrow factor of each product rather than into the wide one.
-        scaled, d_hidden_NH = inputs * scale, cpu.multiply(logits_NV, self._used[: self.hidden_size].T)
-        d_hidden_NH.mul_(scale)
+        scaled = inputs * scale
+        d_hidden_NH = cpu.multiply(logits_NV, self._compute_weight[: self.hidden_size].T).mul_(scale)
         if fraction is not None:  # by itself, because float16 would round the scale as a tensor
             scaled.mul_(fraction)
             d_hidden_NH.mul_(fraction)
@@ -143,14 +143,14 @@ class SoftmaxLayer:
     def _logits(self, hidden_NH: Tensor, buffers: Buffers | None = None) -> Buffers:
         inputs, logits_NV = buffers or self._reuse_buffers(len(hidden_NH))
         inputs[:, : self.hidden_size] = hidden_NH
-        cpu.multiply(inputs, self._used, out=logits_NV)
+        cpu.multiply(inputs, self._compute_weight, out=logits_NV)
         return inputs, logits_NV
 
     def _cross_entropy(self, logits_NV: Tensor, targets_N: Tensor, *, gradient: bool) -> Tensor:
         """Return the negative log likelihoods [N]; if `gradient`, replace the logits by their gradient."""
         if (kernels := cpu.find_kernels(logits_NV)) is not None:
             return kernels.cross_entropy(logits_NV, targets_N, gradient=gradient)
-        if self.weight.dtype == self._used.dtype:
+        if self.weight.dtype == self._compute_weight.dtype:
             # In place: the softmax is bound by how much memory it passes over.
             log_p_NV = torch.log_softmax(logits_NV, 1, out=logits_NV)
         else:
@@ -181,7 +181,7 @@ class SoftmaxLayer:
     @contextlib.contextmanager
     def _borrow_buffers(self, tokens: int) -> Iterator[Buffers]:
         """Return a context with buffers that no other call has: new ones, or those of a call that ended."""
-        device = self._used.device
+        device = self._compute_weight.device
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         free = self._free.setdefault(stream, [])
         try:
@@ -191,7 +191,7 @@ class SoftmaxLayer:
         if len(largest[0]) < tokens:
             # Sizes are powers of two, at most what a call may need, and the old buffers are freed first: many
             # sizes that differ a little would leave holes in memory.
-            most = max(tokens, max_tokens_per_call(self._used.shape[1], self.hidden_size))
+            most = max(tokens, max_tokens_per_call(self._compute_weight.shape[1], self.hidden_size))
             largest = self._new_buffers(0)
             largest = self._new_buffers(min(1 << (tokens - 1).bit_length(), most))
         try:
@@ -200,10 +200,10 @@ class SoftmaxLayer:
             free.append(largest)
 
     def _new_buffers(self, tokens: int) -> Buffers:
-        rows, width = self._used.shape
-        inputs = self._used.new_zeros(tokens, rows)
+        rows, width = self._compute_weight.shape
+        inputs = self._compute_weight.new_zeros(tokens, rows)
         inputs[:, self.hidden_size] = 1
-        return inputs, self._used.new_empty(tokens, width)
+        return inputs, self._compute_weight.new_empty(tokens, width)
 
 
 def pack_loss(nll_N: Tensor, *measured: Tensor) -> Loss:
@@ -226,11 +226,11 @@ def global_norm(gradients: Sequence[Tensor]) -> Tensor:
     if (kernels := cpu.find_kernels(*gradients)) is not None:
         total = sum(map(kernels.sum_of_squares, gradients))
         return torch.tensor(math.sqrt(total), device="cpu", dtype=torch.float64)
-    of_rows = [
+    row_norms = [
         torch.linalg.vector_norm(each, dim=-1, dtype=torch.promote_types(each.dtype, torch.float32)).flatten()
         for each in gradients
     ]
-    norm: Tensor = torch.linalg.vector_norm(torch.cat(of_rows), dtype=torch.float64)
+    norm: Tensor = torch.linalg.vector_norm(torch.cat(row_norms), dtype=torch.float64)
     return norm
 
 

@@ -25,9 +25,9 @@ class Network:
     Attributes:
         stack: Layers for windows of any shape.
         executed_stack: The same layers as --execution runs them, for windows of training's usual shape.
-        masters: Stored parameters of the layers.
+        masters: Master parameters of the layers.
         softmax: Projection onto the vocabulary.
-        embedding_VE: Stored embedding.
+        embedding_VE: Master embedding.
         window: Shape of training's usual windows, (B, T).
 
     Args:
@@ -56,7 +56,7 @@ class Network:
             vocabulary_size,
             device=self.device,
             precision=self.precision,
-            by_word=config.tie_weights,
+            words_contiguous=config.tie_weights,
         )
         if config.tie_weights:
             self.embedding_VE = self.softmax.kernel.T
@@ -76,19 +76,19 @@ class Network:
         """
         return self.executed_stack if (batch, steps) == self.window else self.stack
 
-    def stored_parameters(self) -> list[Tensor]:
-        """Return the tensors that hold the stored parameters; the softmax's, and tied weights, are in one."""
-        layers = [stored for stored, _ in self.masters.pairs]
+    def master_parameters(self) -> list[Tensor]:
+        """Return the tensors that hold the master parameters; the softmax's, and tied weights, are in one."""
+        layers = [master for master, _ in self.masters.pairs]
         return [self.softmax.weight, *layers, *([] if self.config.tie_weights else [self.embedding_VE])]
 
     def canonical_views(self, values: Mapping[Tensor, Tensor] | None = None) -> dict[str, ParameterView]:
-        """Return the stored parameters by canonical name (ptb_lm.model.parameters).
+        """Return the master parameters by canonical name (ptb_lm.model.parameters).
 
         Args:
-            values: Tensor to return in place of each of `stored_parameters`, laid out as it is; None: none.
+            values: Tensor to return in place of each of `master_parameters`, laid out as it is; None: none.
         """
         if values is None:
-            values = {stored: stored for stored in self.stored_parameters()}
+            values = {master: master for master in self.master_parameters()}
         weight, hidden = values[self.softmax.weight], self.softmax.hidden_size
         kernel_HV, bias_V = weight[:hidden], weight[hidden]
         return {
@@ -107,6 +107,6 @@ class Network:
         self.refresh()
 
     def refresh(self) -> None:
-        """Copy the stored parameters, after they were set, to the copies that are computed with."""
+        """Copy the master parameters, after they were set, to the copies that are computed with."""
         self.masters.refresh()
         self.softmax.masters.refresh()

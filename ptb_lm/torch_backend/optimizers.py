@@ -1,9 +1,9 @@
 """The optimisers of a language model: what a step makes of clipped gradients.
 
-They move the stored parameters, refresh the copies that are computed with, and wait for nothing.
+They move the master parameters, refresh the copies that are computed with, and wait for nothing.
 
 Shapes: N = tokens of the window, or of all ranks' windows, T = time steps, E = embedding width,
-V = vocabulary, P = stored parameters.
+V = vocabulary, P = master parameters.
 """
 
 from abc import ABC, abstractmethod
@@ -50,7 +50,7 @@ class Optimizer(ABC):
         state: Tensors that a step changes beside the parameters.
 
     Args:
-        network: Network whose stored parameters are trained.
+        network: Network whose master parameters are trained.
     """
 
     def __init__(self, network: Network) -> None:
@@ -134,28 +134,28 @@ def add_scaled(
     *,
     decay: Tensor | None = None,
 ) -> None:
-    """Add scale * gradient to each stored parameter, and refresh the copies that are computed with.
+    """Add scale * gradient to each master parameter, and refresh the copies that are computed with.
 
     Args:
-        pairs: Stored tensor and used tensor of each parameter (ptb_lm.torch_backend.precision.Masters).
+        pairs: (master, compute) tensor of each parameter (ptb_lm.torch_backend.precision.Masters).
         gradients: Gradient with respect to each of them.
         scale: [].
         decay: Factor of the parameter that is added as well, []; None: nothing is.
     """
     kernels = cpu.find_kernels(*gradients)
-    for (stored, used), gradient in zip(pairs, gradients, strict=True):
-        if kernels is not None and stored.dtype == torch.float32:
-            if gradient.stride() != stored.stride():  # the kernel takes numbers in the same order in memory
-                gradient = torch.empty_like(stored, dtype=gradient.dtype).copy_(gradient)
+    for (master, compute), gradient in zip(pairs, gradients, strict=True):
+        if kernels is not None and master.dtype == torch.float32:
+            if gradient.stride() != master.stride():  # the kernel takes numbers in the same order in memory
+                gradient = torch.empty_like(master, dtype=gradient.dtype).copy_(gradient)
             factors = scale.item(), 0.0 if decay is None else decay.item()
-            kernels.update(stored, gradient, used.detach(), *factors)
+            kernels.update(master, gradient, compute.detach(), *factors)
             continue
         if decay is not None:
-            stored.addcmul_(stored, decay)
-        stored.addcmul_(gradient, scale)
-        if used.dtype != stored.dtype:
+            master.addcmul_(master, decay)
+        master.addcmul_(gradient, scale)
+        if compute.dtype != master.dtype:
             with torch.no_grad():
-                used.copy_(stored)
+                compute.copy_(master)
 
 
 class Adam(Optimizer):
@@ -166,17 +166,17 @@ class Adam(Optimizer):
 
     def __init__(self, network: Network) -> None:
         super().__init__(network)
-        self._parameters = network.stored_parameters()
+        self._parameters = network.master_parameters()
         self._moments = [[torch.zeros_like(parameter) for parameter in self._parameters] for _ in MOMENTS]
         dtype, self._on_gpu = network.precision.master, network.device.type != "cpu"
         # torch's fastest kernel: on a CPU it takes a tenth of the time of the next one. On a GPU it takes
-        # rate and steps in float32 only, which is not precise enough for float64.
+        # rate and steps done in float32 only, which is not precise enough for float64.
         self._is_fused = not self._on_gpu or dtype == torch.float32
         self._rate_dtype = torch.float32 if self._on_gpu and self._is_fused else torch.float64
-        steps_dtype = torch.float32 if self._is_fused else torch.float64
-        steps_P = torch.zeros(len(self._parameters), device=network.device, dtype=steps_dtype)
-        self._steps = list(steps_P.unbind())
-        self.state = [steps_P, *(moment for moments in self._moments for moment in moments)]
+        count_dtype = torch.float32 if self._is_fused else torch.float64
+        steps_done_P = torch.zeros(len(self._parameters), device=network.device, dtype=count_dtype)
+        self._steps_done = list(steps_done_P.unbind())
+        self.state = [steps_done_P, *(moment for moments in self._moments for moment in moments)]
 
     @override
     def step(
@@ -210,7 +210,7 @@ class Adam(Optimizer):
             first,
             second,
             [],
-            self._steps,
+            self._steps_done,
             fused=self._is_fused,
             foreach=not self._is_fused,
             capturable=self._on_gpu,
@@ -227,7 +227,7 @@ class Adam(Optimizer):
 
     @override
     def export(self) -> Arrays:
-        arrays: Arrays = {STEPS: self._steps[0].cpu().numpy().astype(np.float64)}
+        arrays: Arrays = {STEPS: self._steps_done[0].cpu().numpy().astype(np.float64)}
         for kind, moments in zip(MOMENTS, self._moments, strict=True):
             exported = export_arrays(self._moment_views(moments))
             arrays |= {f"{kind}.{name}": array for name, array in exported.items()}
@@ -244,8 +244,8 @@ class Adam(Optimizer):
             load_arrays(views, found)
         if arrays[STEPS].shape != ():
             raise UserError(f"the tensor {STEPS!r} has the shape {arrays[STEPS].shape}")
-        for steps in self._steps:
-            steps.fill_(arrays[STEPS].item())
+        for count in self._steps_done:
+            count.fill_(arrays[STEPS].item())
 
     def _moment_views(self, moments: Sequence[Tensor]) -> dict[str, ParameterView]:
         return self.network.canonical_views(dict(zip(self._parameters, moments, strict=True)))

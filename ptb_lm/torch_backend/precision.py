@@ -1,4 +1,4 @@
-"""The precisions in torch: the types of stored weights and of the computation, and the scale of the loss.
+"""The precisions in torch: the types of master weights and of the computation, and the loss scale.
 
 Half precision is mixed: the weights are kept, clipped and moved in float32, and the layers and the softmax's
 products compute with copies of them. Losses, the softmax and the global norm are of float32 or better.
@@ -24,7 +24,7 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.torch_backend.settings import Setting
 
 GROWTH_STEPS = 2000  # steps without an overflow after which a halved scale is doubled
-SMALLEST_FRACTION = 2.0**-10  # of the first scale; a step that overflows even with this one has diverged
+SMALLEST_FRACTION = 2.0**-10  # of the largest scale; a step that overflows even with this one has diverged
 LOSS_SCALE_NAME = "torch.loss_scale"  # in a run's state
 
 
@@ -72,58 +72,58 @@ def gpu_settings(precision: Precision) -> Mapping[Setting, object]:
 
 
 class Masters:
-    """The stored parameters, with the copies that the computation uses.
+    """The master parameters of mixed precision, with the copies that the model computes with.
 
     If both are of one precision they are the same tensors.
 
     Attributes:
-        pairs: Stored tensor and used tensor of each parameter.
+        pairs: (master, compute) tensor of each parameter.
 
     Args:
         parameters: Tensors that the model computes with.
-        dtype: Type of the stored ones.
+        dtype: Type of the masters.
     """
 
     def __init__(self, parameters: Sequence[Tensor], dtype: torch.dtype) -> None:
-        self._stored = {p: p.detach() if p.dtype == dtype else p.detach().to(dtype) for p in parameters}
-        self.pairs = [(stored, used) for used, stored in self._stored.items()]
+        self._masters = {p: p.detach() if p.dtype == dtype else p.detach().to(dtype) for p in parameters}
+        self.pairs = [(master, compute) for compute, master in self._masters.items()]
 
     def __getitem__(self, parameter: Tensor) -> Tensor:
-        """Return the stored tensor of a parameter."""
-        return self._stored[parameter]
+        """Return the master tensor of a parameter."""
+        return self._masters[parameter]
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Copy the stored parameters to the copies that the computation uses."""
-        for stored, used in self.pairs:
-            if used.dtype != stored.dtype:
-                used.copy_(stored)
+        """Copy the master parameters to the copies that the model computes with."""
+        for master, compute in self.pairs:
+            if compute.dtype != master.dtype:
+                compute.copy_(master)
 
 
 class LossScale:
-    """The scale of a loss: its first value times a power of two, at most 1.
+    """The scale of a loss: its largest value times a power of two that is at most 1.
 
     Attributes:
-        state: [2]: the fraction that is left of the first scale, and the steps since that changed.
+        state: [2]: the fraction that is left of the largest scale, and the steps since that changed.
 
     Args:
-        start: First scale, and the largest.
+        largest: The scale at first, and at most.
         device: Device of the model.
     """
 
-    def __init__(self, start: float, *, device: torch.device) -> None:
-        self.start = start
+    def __init__(self, largest: float, *, device: torch.device) -> None:
+        self.largest = largest
         self.state = torch.tensor([1.0, 0.0], device=device, dtype=torch.float64)
 
     @property
     def fraction(self) -> Tensor:
-        """The fraction that is left of the first scale, a power of two, []; exact in float16."""
+        """The fraction that is left of the largest scale, a power of two, []; exact in float16."""
         return self.state[0]
 
     @property
     def scale(self) -> Tensor:
         """The scale, [], in float64."""
-        return self.start * self.fraction
+        return self.largest * self.fraction
 
     def adjust(self, finite: Tensor) -> Tensor:
         """Halve the scale if a gradient overflowed, else count the step.
@@ -141,7 +141,7 @@ class LossScale:
         fraction = torch.where(finite, grown, torch.where(halved, fraction / 2, fraction))
         steps = torch.where(finite & ~due, steps + 1, 0)
         self.state.copy_(torch.stack([fraction, steps]))
-        return torch.where(halved, self.start * fraction, 0)
+        return torch.where(halved, self.largest * fraction, 0)
 
     def export(self) -> dict[str, NDArray[Any]]:
         """Return the state, for `load`."""

@@ -483,12 +483,14 @@ def test_a_masked_parameter_is_what_it_was_to_the_bit() -> None:
     assert torch.equal(parameter, before)
 
 
-@pytest.mark.parametrize("by_word", [False, True])
-def test_the_loss_and_its_gradients_equal_torch(by_word: bool) -> None:
+@pytest.mark.parametrize("words_contiguous", [False, True])
+def test_the_loss_and_its_gradients_equal_torch(words_contiguous: bool) -> None:
     """Against torch's own linear and cross_entropy, with logits far apart."""
     generator = torch.Generator().manual_seed(0)
-    layer = SoftmaxLayer(7, 13, device=torch.device("cpu"), precision=PRECISIONS["fp64"], by_word=by_word)
-    assert (layer.kernel.T.stride(1) == 1) is by_word
+    layer = SoftmaxLayer(
+        7, 13, device=torch.device("cpu"), precision=PRECISIONS["fp64"], words_contiguous=words_contiguous
+    )
+    assert (layer.kernel.T.stride(1) == 1) is words_contiguous
     for tokens in (5, 9, 5):
         layer.weight.copy_(50 * torch.randn(8, 13, generator=generator, dtype=torch.float64))
         hidden = torch.randn(tokens, 7, generator=generator, dtype=torch.float64, requires_grad=True)
@@ -516,9 +518,9 @@ def test_the_loss_in_half_precision_keeps_its_weight_in_single(precision: str) -
     moved = torch.zeros(8, 13, dtype=torch.float64)
     for _ in range(50):
         nll_N, _ = layer.loss_and_gradients(hidden, targets, 1.0)
-        used = layer.weight.to(PRECISIONS[precision].compute).double()
+        weight = layer.weight.to(PRECISIONS[precision].compute).double()
         expected_N = torch.nn.functional.cross_entropy(
-            hidden.double() @ used[:-1] + used[-1], targets, reduction="none"
+            hidden.double() @ weight[:-1] + weight[-1], targets, reduction="none"
         )
         torch.testing.assert_close(nll_N.double(), expected_N, rtol=0, atol=0.02)
         add_scaled(layer.masters.pairs, [layer.gradient], torch.tensor(1e-5))

@@ -41,7 +41,7 @@ def loss_errors(kernels: str, weight: Tensor, hidden_NH: Tensor, targets_N: Tens
     """Return how far each way to score is off what is computed in float64."""
     with override(kernels):
         layer = build_layer(weight)
-        found = [score(hidden_NH, targets_N) for score in (layer.losses, layer.losses_of_any_number)]
+        found = [score(hidden_NH, targets_N) for score in (layer.losses, layer.losses_in_any_thread)]
     logits_NV = torch.nn.functional.pad(hidden_NH, (0, 1), value=1).double() @ weight.double()
     expected_N = torch.nn.functional.cross_entropy(logits_NV, targets_N, reduction="none")
     return [found_N - expected_N for found_N in found]

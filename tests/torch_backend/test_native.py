@@ -315,9 +315,9 @@ def test_the_user_s_default_type_and_device_change_nothing() -> None:
 @needs_kernels
 def test_every_nan_stays_one_in_bfloat16() -> None:
     bits = torch.tensor([0x7FC00000, 0x7FFFFFFF, 0x7F800001, -1, -0x00400000], dtype=torch.int32)
-    kept, used = bits.view(torch.float32).clone(), torch.zeros(5, dtype=torch.bfloat16)
-    native.load().update(kept, torch.zeros(5, dtype=torch.bfloat16), used, 1.0)
-    assert used.isnan().all()
+    master, weight = bits.view(torch.float32).clone(), torch.zeros(5, dtype=torch.bfloat16)
+    native.load().update(master, torch.zeros(5, dtype=torch.bfloat16), weight, 1.0)
+    assert weight.isnan().all()
 
 
 @needs_kernels
@@ -327,17 +327,17 @@ def test_the_norm_and_the_update(dtype: torch.dtype, shape: tuple[int, ...]) -> 
     stream = torch.Generator().manual_seed(0)
     # A matrix that lies transposed, too, as a tied softmax's does.
     for transposed in (False, True) if len(shape) == 2 else (False,):
-        used = torch.randn(shape, generator=stream).to(dtype)
-        used = used.T.contiguous().T if transposed else used
+        weight = torch.randn(shape, generator=stream).to(dtype)
+        weight = weight.T.contiguous().T if transposed else weight
         gradient = torch.randn(shape, generator=stream).to(dtype)
-        masters = Masters([used], torch.float32)
-        kept = masters[used]
-        expected = kept.double() - 0.25 * gradient.double()
+        masters = Masters([weight], torch.float32)
+        master = masters[weight]
+        expected = master.double() - 0.25 * gradient.double()
         for _ in in_threads(1, 2):
             assert global_norm([gradient]).item() == pytest.approx(gradient.double().norm().item(), rel=1e-6)
         add_scaled(masters.pairs, [gradient], torch.tensor(-0.25))
-        torch.testing.assert_close(kept.double(), expected, rtol=1e-6, atol=1e-6)
-        assert torch.equal(used, kept.to(dtype))
+        torch.testing.assert_close(master.double(), expected, rtol=1e-6, atol=1e-6)
+        assert torch.equal(weight, master.to(dtype))
 
 
 @needs_kernels
@@ -359,12 +359,16 @@ def test_a_softmax_layer_is_the_same_with_kernels_and_without() -> None:
     stream = torch.Generator().manual_seed(0)
     weight, hidden = torch.randn(8, 1003, generator=stream), torch.randn(9, 7, generator=stream)
     targets = torch.randint(1003, (9,), generator=stream)
-    for precision, by_word in (("fp32", False), ("fp32", True), ("bf16", False), ("bf16", True)):
+    for precision, words_contiguous in (("fp32", False), ("fp32", True), ("bf16", False), ("bf16", True)):
         found = []
         for kernels in cpu.KERNELS:
             with cpu.override_implementation(kernels=kernels):
                 layer = SoftmaxLayer(
-                    7, 1003, device=torch.device("cpu"), precision=PRECISIONS[precision], by_word=by_word
+                    7,
+                    1003,
+                    device=torch.device("cpu"),
+                    precision=PRECISIONS[precision],
+                    words_contiguous=words_contiguous,
                 )
                 layer.weight.copy_(weight)
                 layer.masters.refresh()

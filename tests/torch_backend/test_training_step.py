@@ -357,14 +357,14 @@ def test_float32_keeps_a_decay_and_bfloat16_s_copies_follow(tiny_config: Config)
         for precision in ("fp32", "bf16"):
             with cpu.override_implementation(kernels=kernels):
                 weights = torch.randn(31, 5, generator=torch.Generator().manual_seed(1))
-                used = weights if precision == "fp32" else weights.bfloat16()
-                masters = Masters([used], torch.float32)
-                kept = masters[used]
-                expected = kept.double() * (1 - 0.25) - 0.5
-                gradient = torch.ones_like(used)
+                compute = weights if precision == "fp32" else weights.bfloat16()
+                masters = Masters([compute], torch.float32)
+                master = masters[compute]
+                expected = master.double() * (1 - 0.25) - 0.5
+                gradient = torch.ones_like(compute)
                 add_scaled(masters.pairs, [gradient], torch.tensor(-0.5), decay=torch.tensor(-0.25))
-                torch.testing.assert_close(kept.double(), expected, rtol=1e-6, atol=1e-7)
-                assert torch.equal(used, kept.to(used.dtype))
+                torch.testing.assert_close(master.double(), expected, rtol=1e-6, atol=1e-7)
+                assert torch.equal(compute, master.to(compute.dtype))
 
 
 @pytest.mark.slow
