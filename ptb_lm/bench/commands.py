@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.bench import gate, row_archive, rows, selection, variants
-from ptb_lm.bench.reporting import agreement, answer, report
+from ptb_lm.bench.reporting import agreement, headline, report
 from ptb_lm.bench.run import runner
 from ptb_lm.bench.run.machine import Machine
 from ptb_lm.bench.run.process import WORKER, Process, WorkerError
@@ -73,7 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
             raise
     summary, page = report.write_report(out)
     width, encoding = shutil.get_terminal_size().columns, sys.stdout.encoding if sys.stdout else None
-    cli.print_line(f"\n{answer.to_text(summary, width=width, encoding=encoding)}\n\n{page}")
+    cli.print_line(f"\n{headline.to_text(summary, width=width, encoding=encoding)}\n\n{page}")
     return 0 if record.measured_rows() else cli.EXIT_FAILED
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ptb_lm.bench.reporting import answer
+from ptb_lm.bench.reporting import headline
 from ptb_lm.bench.results import ResultGroup
 from ptb_lm.common import files
 from ptb_lm.comparison.curves import Curve, CurvePlot
@@ -39,7 +39,7 @@ def plan(results: Path, bench: str, variants: Sequence[str]) -> dict[str, Plot]:
     found = benchmarks.read(results, bench)
     groups = [_choose(group, variants) for group in found.groups if group.workload in PRESETS]
     curves = CurvePlot(title="Validation perplexity by epoch", curves=[*_curves(results)])
-    speed = next(answer.plot(groups), None)
+    speed = next(headline.plot(groups), None)
     return {"curves.svg": curves} | ({"speed.svg": speed} if speed else {})
 
 

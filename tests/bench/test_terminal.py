@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from bench_rows import rounds, row, unmeasured, write
 
-from ptb_lm.bench.reporting.answer import sentences, to_text
 from ptb_lm.bench.reporting.formats import marked_ratio
+from ptb_lm.bench.reporting.headline import sentences, to_text
 from ptb_lm.bench.results import speed_ratio
 from ptb_lm.bench.summary import summarise
 

@@ -1,7 +1,7 @@
 """The report of a benchmark: report.md, and report.html with plots.
 
-It begins with the answer (answer.py). Then come the workloads' tables, plots and remarks, training runs, and
-the machine.
+It begins with the headline (headline.py). Then come the workloads' tables, plots and remarks, training runs,
+and the machine.
 """
 
 import statistics
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ptb_lm.bench import checkout
-from ptb_lm.bench.reporting import answer, doubts, formats, result_table
+from ptb_lm.bench.reporting import doubts, formats, headline, result_table
 from ptb_lm.bench.reporting.sentences import write_items
 from ptb_lm.bench.results import ResultGroup, Summary, distinct, group_by_key
 from ptb_lm.bench.run.machine import DISTURBANCE_LIMIT
@@ -78,9 +78,9 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
     return Document(
         title=formats.title(summary.groups),
         subtitle=_subtitle(summary),
-        tables=list(answer.table(summary.groups)),
-        plots=list(answer.plot(summary.groups)),
-        lead=answer.sentences(summary.groups),
+        tables=list(headline.table(summary.groups)),
+        plots=list(headline.plot(summary.groups)),
+        lead=headline.sentences(summary.groups),
         warnings=write_items(
             "warnings.md",
             summary=summary,

@@ -1,4 +1,4 @@
-"""The answer that a report begins with: speeds by cell type, what to take, and by how much it is faster."""
+"""The headline of a report: speeds by cell type, what to take, and by how much it is faster."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""The answer that a report begins with: words per second by cell type, and which implementation to take.
+"""The headline of a report: words per second by cell type, and which implementation to take.
 
 A table and one bar chart have the speed of each cell type in each framework, with 95 % intervals. The
 sentences say which implementation to take and by how much it is faster, or by how little two may differ. At
@@ -24,7 +24,7 @@ _SHORTEST_BAR = 6  # of a terminal, in characters
 _FASTEST_EXECUTION = "where a cell type has several executions, this is the fastest of them"
 
 
-# A row of the answer: a cell type ("block_fused"), and its framework's name for people, with the precision
+# A row of the table: a cell type ("block_fused"), and its framework's name for people, with the precision
 # where a report has several.
 CellType: TypeAlias = tuple[str, str]
 
@@ -125,7 +125,7 @@ def sentences(groups: Sequence[ResultGroup]) -> list[str]:
         if group.candidates and sum(not result.is_repetition for result in group.results) > 1
     ]
     together = _compare_all(choosing) if len(choosing) > 1 else {"choices": {}}
-    return write_items("answer.md", groups=described, **together)
+    return write_items("headline.md", groups=described, **together)
 
 
 def _compare(group: ResultGroup) -> dict[str, Any]:
