@@ -51,7 +51,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True  # a request that is not answered yet does not hold up the end
     model: LanguageModel
     description: str
-    first_answer: PageContent
+    first_response: PageContent
 
     def __init__(self, port: int) -> None:
         self.model_lock = threading.Lock()
@@ -70,11 +70,11 @@ class Server(ThreadingHTTPServer):
         """Answer with a model from now on, and show a sentence that it has read already."""
         self.model, self.description = model, page.description(model)
         text = page.write_opening(model)
-        answer, _ = self.answer("/read", {"text": text}) if text else (PageContent(), None)
-        self.first_answer = dataclasses.replace(answer, is_opening=bool(text))
+        response, _ = self.respond("/read", {"text": text}) if text else (PageContent(), None)
+        self.first_response = dataclasses.replace(response, is_opening=bool(text))
 
-    def answer(self, path: str, fields: dict[str, str]) -> tuple[PageContent, HTTPStatus]:
-        """Return the answer to a form that was sent to one of FORMS."""
+    def respond(self, path: str, fields: dict[str, str]) -> tuple[PageContent, HTTPStatus]:
+        """Return the response to a form that was sent to one of FORMS."""
         shown: dict[str, Any] = {
             name: fields[name] for name in ("text", "prompt", "length", "temperature") if name in fields
         }
@@ -116,8 +116,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         # A form leaves its address in the browser's line, where Enter asks for it again.
         path = self.path.partition("?")[0]
-        answer = self._refusal(path, ("/", *FORMS)) or (self.server.first_answer, HTTPStatus.OK)
-        self._show(*answer)
+        response = self._refusal(path, ("/", *FORMS)) or (self.server.first_response, HTTPStatus.OK)
+        self._show(*response)
 
     do_HEAD = do_GET
 
@@ -125,10 +125,10 @@ class _Handler(BaseHTTPRequestHandler):
         # Read first, whatever the answer is: a browser that still sends when the connection ends loses it.
         content = self._content()
         try:
-            answer = self._refusal(self.path, FORMS) or self.server.answer(self.path, _fields(content))
+            response = self._refusal(self.path, FORMS) or self.server.respond(self.path, _fields(content))
         except UserError as error:
-            answer = PageContent(problem=str(error)), HTTPStatus.BAD_REQUEST
-        self._show(*answer)
+            response = PageContent(problem=str(error)), HTTPStatus.BAD_REQUEST
+        self._show(*response)
 
     def _refusal(self, path: str, pages: tuple[str, ...]) -> tuple[PageContent, HTTPStatus] | None:
         """Return the answer to a request for a path that is none of some pages; None if it is one.
@@ -157,16 +157,16 @@ class _Handler(BaseHTTPRequestHandler):
             left -= len(piece)
         return content
 
-    def _show(self, answer: PageContent, status: HTTPStatus) -> None:
-        content = write_page(answer, model=self.server.description).encode()
+    def _show(self, content: PageContent, status: HTTPStatus) -> None:
+        body = write_page(content, model=self.server.description).encode()
         self.send_response(status)
         self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Length", str(len(body)))
         for name, value in SECURITY.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content)
+            self.wfile.write(body)
 
 
 def _fields(content: bytes | None) -> dict[str, str]:

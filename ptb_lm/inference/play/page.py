@@ -105,18 +105,18 @@ class PageContent:
     is_opening: bool = False
 
 
-def write_page(answer: PageContent, *, model: str) -> str:
+def write_page(content: PageContent, *, model: str) -> str:
     """Return the page.
 
     Args:
-        answer: The content of the page.
+        content: The content of the page.
         model: A line that says which model answers.
     """
-    words = answer.words or []
+    words = content.words or []
     perplexity = scoring.perplexity(-math.fsum(word.bits for word in words), len(words), "bits")
     edges = [f"below {BOUNDS[0]}", *(f"{low} to {high}" for low, high in itertools.pairwise(BOUNDS))]
     return _TEMPLATES.get_template("page.html").render(
-        answer=answer,
+        content=content,
         model=model,
         eos=EOS,
         perplexity=scoring.format_perplexity(perplexity, digits=1),
