@@ -389,13 +389,13 @@ def top_layer_skipped(config: Any, weights: Weights) -> Model:
 def top_dropout_left_out(config: Any, weights: Weights) -> Model:
     """Build a language model that draws the top output's mask and does not apply it."""
     model = right(config, weights)
-    compute_top = model.training.compute_top
-    model.training.compute_top = functools.partial(_without_mask, compute_top)
+    compute = model.training.compute_loss_and_gradient
+    model.training.compute_loss_and_gradient = functools.partial(_without_mask, compute)
     return model
 
 
-def _without_mask(compute_top: Callable[..., Any], *arguments: Any, mask: Tensor) -> Any:
-    return compute_top(*arguments, mask=torch.ones_like(mask))
+def _without_mask(compute: Callable[..., Any], *arguments: Any, mask: Tensor) -> Any:
+    return compute(*arguments, mask=torch.ones_like(mask))
 
 
 def weight_drop_without_effect(config: Any, weights: Weights) -> Model:

@@ -58,7 +58,7 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
             softmax: Any = self.network.softmax
             word_gradient = loss.sum_by_word(d_embedded_NE, ids_N)
             norm = loss.global_norm([word_gradient, *softmax.gradients, *gradients])
-            scale = self.clip(norm, steps=steps).scale(-self.rate, self.network.precision.master)
+            scale = self.make_clipping(norm, steps=steps).scale(-self.rate, self.network.precision.master)
             self.network.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
             for parameter, gradient in zip((softmax.kernel, softmax.bias), softmax.gradients, strict=True):
                 parameter.addcmul_(gradient, scale)
@@ -81,7 +81,7 @@ def sparse_embedding(config: Config, weights: Weights, **chosen: Any) -> TorchBa
             network = self.network
             dense_VE = torch.zeros_like(network.embedding_VE).index_add_(0, ids_N, d_embedded_NE)
             norm = loss.global_norm([dense_VE, network.softmax.gradient, *gradients])
-            scale = self.clip(norm, steps=steps).scale(-self.rate, self.network.precision.master)
+            scale = self.make_clipping(norm, steps=steps).scale(-self.rate, self.network.precision.master)
             network.embedding_VE.addcmul_(dense_VE, scale)
             add_scaled(network.softmax.masters.pairs, [network.softmax.gradient], scale)
             add_scaled(network.masters.pairs, gradients, scale)

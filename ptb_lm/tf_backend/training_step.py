@@ -51,8 +51,8 @@ class TrainingStep:
     Attributes:
         dropouts: Random stream of the masks on each device.
         adams: Optimiser of each device; empty: it is SGD.
-        run: The step of (x_BT, y_BT, state, rate), as --execution runs it; traced once for each shape of
-            window.
+        execute_step: The step of (x_BT, y_BT, state, rate), as --execution runs it; traced once for each
+            shape of window.
 
     Args:
         networks: The network of each device. The first one has the weights.
@@ -83,7 +83,7 @@ class TrainingStep:
                     self.adams.append(Adam(network.variables))
         self._averages: list[tf.Variable] = []
         self._averages_in_place = False
-        self.run = apply_execution(self._compute_on_devices, choice.execution)
+        self.execute_step = apply_execution(self._step_on_devices, choice.execution)
         self.load_copies(self.network.canonical())
 
     def __call__(
@@ -92,7 +92,7 @@ class TrainingStep:
         """Do a step; return the state after the window, and its loss."""
         # A tensor, because the function would be traced again for every new number.
         rate = tf.constant(learning_rate, self.network.dtype)
-        after: tuple[State, Loss] = self.run(
+        after: tuple[State, Loss] = self.execute_step(
             tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state, rate
         )
         return after
@@ -154,12 +154,12 @@ class TrainingStep:
             for layer, hidden in zip(layers, self.config.hidden_sizes, strict=True)
         ]
 
-    def _compute_on_devices(
+    def _step_on_devices(
         self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor
     ) -> tuple[State, Loss]:
-        return self.distribution.run(self.compute, x_BT, y_BT, state, rate)
+        return self.distribution.run(self.step, x_BT, y_BT, state, rate)
 
-    def compute(
+    def step(
         self, device: int, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor
     ) -> tuple[State, Loss]:
         """Do the step of one device; the shape of the window is known as it is traced.

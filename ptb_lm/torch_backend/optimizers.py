@@ -30,11 +30,11 @@ STEPS, MOMENTS = "torch.adam.step", ("torch.adam.exp_avg", "torch.adam.exp_avg_s
 class Clipping(NamedTuple):
     """The factor of a step's gradients, bound / divisor.
 
-    It takes the loss scale away, and clips by the global norm.
+    It clips by the global norm, and divides by the loss scale.
     """
 
     bound: float  # on the global norm
-    divisor: Tensor  # the norm, or the bound where that is larger, times the scale of the loss, []
+    divisor: Tensor  # the norm, or the bound where that is larger, times the loss scale, []
     overflowed: Tensor | None  # whether a gradient overflowed float16, so that nothing may move, []
 
     def scale(self, rate: Tensor | float, dtype: torch.dtype) -> Tensor:

@@ -41,7 +41,7 @@ class TrainingStep:
         optimizer: What moves the parameters.
         loss_scale: Scale of float16's loss; None in other precisions.
         rate: Learning rate of the next step, [], on the device.
-        run: `compute`, as --execution runs it.
+        execute_step: `step`, as --execution runs it.
 
     Args:
         network: Network to train.
@@ -75,15 +75,15 @@ class TrainingStep:
         self.rate = torch.zeros((), device=network.device, dtype=torch.float64)
         self._rate_on_device = 0.0
         self._averaged: list[tuple[Tensor, Tensor]] = []  # each parameter, or its view, and its average
-        self.run: WindowStep = self.compute
+        self.execute_step: WindowStep = self.step
         if execution == "graph":
-            self.run = self.capture(CudaRecorder(network.device, self.dropout.generator))
+            self.execute_step = self.capture(CudaRecorder(network.device, self.dropout.generator))
 
     def capture(self, recorder: Recorder) -> GraphedStep:
-        """Return `compute` as graphs, each captured at the first window of a length."""
+        """Return `step` as graphs, each captured at the first window of a length."""
         others = [*self.optimizer.state, *([self.loss_scale.state] if self.loss_scale else [])]
         return GraphedStep(
-            self.compute,
+            self.step,
             rate=self.rate,
             others=others,
             generator=self.dropout.generator,
@@ -97,9 +97,9 @@ class TrainingStep:
         if learning_rate != self._rate_on_device:
             self.rate.fill_(learning_rate)
             self._rate_on_device = learning_rate
-        return self.run(ids_N, targets_N, state)
+        return self.execute_step(ids_N, targets_N, state)
 
-    def compute(self, ids_N: Tensor, targets_N: Tensor, state: State) -> tuple[State, Loss]:
+    def step(self, ids_N: Tensor, targets_N: Tensor, state: State) -> tuple[State, Loss]:
         """Do a step at the learning rate in `rate`; nothing here waits for the device."""
         network, batch = self.network, len(state[0][0])
         steps = len(ids_N) // batch
@@ -111,7 +111,7 @@ class TrainingStep:
             x_TBE = x_TBE * masks.weights["embedding"][ids_N].view(-1, batch, 1)
         with mask_weights(weight_masks):
             raw_TBH, state = stack(x_TBE, state, dropout=apply_in_order(masks.units))
-            nll_N, d_raw_TBH = self.compute_top(
+            nll_N, d_raw_TBH = self.compute_loss_and_gradient(
                 raw_TBH.detach(), targets_N, mask=masks.units[-1] if masks.units else None
             )
             if self.exchange:
@@ -132,13 +132,13 @@ class TrainingStep:
         detached = [tuple([part.detach() for part in layer]) for layer in state]
         return detached, pack_loss(window.nll, *measured)
 
-    def compute_top(
+    def compute_loss_and_gradient(
         self, raw_TBH: Tensor, targets_N: Tensor, *, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return the negative log likelihoods [N], and the gradient with respect to the top layer's output.
 
-        The gradient is that of the loss and its penalties, scaled as in float16. The softmax's gradient is
-        set, too.
+        The gradient is that of the loss and its penalties, multiplied by the loss scale. Also sets
+        `softmax.gradient`.
 
         Args:
             raw_TBH: Output of the top layer.
@@ -183,21 +183,21 @@ class TrainingStep:
         else:
             d_embedded_NE = d_embedded_NE.to(network.embedding_VE.dtype)
             word_gradients = [sum_by_word(d_embedded_NE, ids_N)]
-        norm = global_norm([*word_gradients, softmax.gradient, *gradients]) / self.scale_of_loss()
+        norm = global_norm([*word_gradients, softmax.gradient, *gradients]) / self.current_loss_scale()
         if self.exchange:
             norm = self.exchange.broadcast_norm(norm)
         self.optimizer.step(
             ids_N,
             d_embedded_NE,
             gradients,
-            self.clip(norm, steps=steps),
+            self.make_clipping(norm, steps=steps),
             rate=self.rate,
             steps=steps,
         )
         return norm
 
-    def clip(self, norm: Tensor, *, steps: int) -> Clipping:
-        """Return what clips the gradients, and takes the scale of the loss away.
+    def make_clipping(self, norm: Tensor, *, steps: int) -> Clipping:
+        """Return the factor that clips the gradients and divides them by the loss scale.
 
         Args:
             norm: Global norm of the gradients, [].
@@ -208,12 +208,12 @@ class TrainingStep:
         # Tensors, not numbers: the device's step is not waited for.
         return Clipping(
             bound,
-            norm.clamp(min=bound) * self.scale_of_loss(),
+            norm.clamp(min=bound) * self.current_loss_scale(),
             ~norm.isfinite() if self.loss_scale else None,
         )
 
-    def scale_of_loss(self) -> Tensor | float:
-        """Return the factor of this step's loss, and so of its gradients."""
+    def current_loss_scale(self) -> Tensor | float:
+        """Return the factor of this step's loss, and so of its gradients; [] in float16."""
         return self.loss_scale.scale if self.loss_scale else self.network.precision.loss_scale
 
     def average(self, weight: float) -> None:

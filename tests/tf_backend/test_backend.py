@@ -80,7 +80,7 @@ def test_only_the_first_step_is_traced(model: str, tiny_config: Config) -> None:
     for step, (x_BT, y_BT) in enumerate(random_windows(tiny_config, VOCABULARY, 5, seed=2)):
         state, _ = built.train_step(x_BT, y_BT, state, learning_rate=0.5**step)
     built.load_training_state(built.export_training_state(state))
-    assert built.training.run.experimental_get_tracing_count() == 1
+    assert built.training.execute_step.experimental_get_tracing_count() == 1
     for batch, steps in ((1, 1), (1, 9), (3, 5), (4, 2), (3, 5)):
         sizes = tiny_config.replace(batch_size=batch, num_steps=steps)
         ((x_BT, y_BT),) = random_windows(sizes, VOCABULARY, 1, seed=2)

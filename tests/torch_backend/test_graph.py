@@ -71,8 +71,8 @@ def capture_step(built: Any, module: ModuleType = graph) -> Any:
     """The model with its step as a graph, and the class that captures it from a module."""
     training = built.training
     step = training.capture(FakeRecorder(training.dropout.generator))
-    training.run = module.GraphedStep(
-        training.compute,
+    training.execute_step = module.GraphedStep(
+        training.step,
         rate=step._rate,
         others=step._others,
         generator=step._generator,
@@ -146,7 +146,7 @@ def test_a_captured_step_equals_the_eager_one_to_the_bit(
     expected = life(build(config, model, precision_name))
     found = capture_step(build(config, model, precision_name))
     assert_equal(life(found), expected)
-    assert len(found.training.run._recorder.graphs) == 1
+    assert len(found.training.execute_step._recorder.graphs) == 1
     if precision_name == "fp16":
         assert any(measured.new_loss_scale for measured in expected[0])
 
@@ -169,7 +169,7 @@ def test_captured_steps_of_every_length_and_optimiser_do_so_too(
     expected = life(build(config, "block_fused", precision_name))
     found = capture_step(build(config, "block_fused", precision_name))
     assert_equal(life(found), expected)
-    assert len(found.training.run._recorder.graphs) == (3 if config.vary_num_steps else 1)
+    assert len(found.training.execute_step._recorder.graphs) == (3 if config.vary_num_steps else 1)
 
 
 @pytest.mark.parametrize(("model", "cell"), [each for each in COMPUTED if each[1] != LSTM])
@@ -234,11 +234,11 @@ class RateNotSent(TrainingStep):
 class SameMasks(TrainingStep):
     """Its masks are drawn once."""
 
-    def compute(self, *window: Any) -> Any:
+    def step(self, *window: Any) -> Any:
         if not hasattr(self, "masks"):
             self.masks = self.dropout.draw(3, 5)
             self.dropout.draw = lambda *_: self.masks  # type: ignore[method-assign]
-        return super().compute(*window)
+        return super().step(*window)
 
 
 @pytest.mark.parametrize("kind", [NumberForRate, RateNotSent, SameMasks])
@@ -280,7 +280,7 @@ def test_memory_that_runs_out_before_the_capture_is_not_the_end(small: Config) -
     config = small.replace(keep_prob=0.5)
     built, eager = capture_step(build(config, "basic", "fp16")), build(config, "basic", "fp16")
     before = export_all(built, built.zero_state(3))
-    step, calls = built.training.run._step, []
+    step, calls = built.training.execute_step._step, []
 
     def second_is_too_large(*window: Any) -> Any:
         calls.append(step(*window))
@@ -288,7 +288,7 @@ def test_memory_that_runs_out_before_the_capture_is_not_the_end(small: Config) -
             torch.empty(2**60)
         return calls[-1]
 
-    built.training.run._step = second_is_too_large
+    built.training.execute_step._step = second_is_too_large
     x_BT, y_BT = np.zeros((3, 5), np.int32), np.ones((3, 5), np.int32)
     with pytest.raises(OutOfMemoryError):
         built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.5)

@@ -67,8 +67,8 @@ def test_models_of_two_precisions_do_not_disturb_each_other(tiny_config: Config)
     ((x_BT, y_BT),) = random_windows(tiny_config, 11, 1, seed=2)
     roundings = []
     for model in built:
-        step: Any = model.training.run
-        model.training.run = lambda *given, step=step: (roundings.append(now()["rnn"]), step(*given))[1]
+        training, step = model.training, model.training.execute_step
+        training.execute_step = lambda *given, step=step: (roundings.append(now()["rnn"]), step(*given))[1]
     for model in (single, half, single):
         model.train_step(x_BT, y_BT, model.zero_state(3), learning_rate=0.1)
     assert roundings == ["ieee", "tf32", "ieee"]

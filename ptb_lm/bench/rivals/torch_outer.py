@@ -93,7 +93,7 @@ class CompiledBackend(TorchBackend):
         torch._dynamo.config.trace_autograd_ops = True
         torch._dynamo.config.allow_rnn = True
         self.network.executed_stack = Stack(self._run_layers)
-        self.training.run = torch.compile(self.training.compute, fullgraph=True, dynamic=False)
+        self.training.execute_step = torch.compile(self.training.step, fullgraph=True, dynamic=False)
 
     @property
     @override
