@@ -236,7 +236,7 @@ def test_n_best_lists_are_rescored(
         assert line == f"{name} ||| {words} ||| {line.rpartition(' ')[2]}"
         assert float(line.rpartition(" ")[2]) == pytest.approx(total, abs=2e-6)
     best = [max(range(3), key=totals.__getitem__), 3, 4]
-    assert run_score(capsys, run, path, "--n-best", *flags) == [every[place] for place in best]
+    assert run_score(capsys, run, path, "--n-best", *flags) == [every[index] for index in best]
     (first, *_) = run_score(capsys, run, path, "--n-best", "--format", "jsonl", *flags)
     told = json.loads(first)
     assert (told["id"], told["text"], told["score"]) == given[best[0]]

@@ -14,7 +14,7 @@ _NO_VOCABULARY = "is not a vocabulary (one distinct word per line, in UTF-8)"
 
 
 class Vocabulary:
-    """The words of a corpus; a word's id is its place in `words`.
+    """The words of a corpus; a word's id is its index in `words`.
 
     Args:
         words: Distinct words, in the order of their ids.

@@ -51,8 +51,8 @@ def find_nearest(
     Raises:
         UserError: The vocabulary lacks the word, or has fewer than k others.
     """
-    place = vocabulary.ids.get(word)
-    if place is None:
+    word_id = vocabulary.ids.get(word)
+    if word_id is None:
         raise UserError(f"the word {word!r} is not in the vocabulary")
     others = len(vocabulary) - 1
     if k is None:
@@ -61,9 +61,9 @@ def find_nearest(
         check_count(k, others, name="k", noun="other words")
     norms_V = np.linalg.norm(embeddings_VE, axis=1)
     norms_V[norms_V == 0] = 1  # a vector of zeros has no angle, and its cosines are 0
-    similarity_V = embeddings_VE @ (embeddings_VE[place] / norms_V[place]) / norms_V
+    similarity_V = embeddings_VE @ (embeddings_VE[word_id] / norms_V[word_id]) / norms_V
     order = np.argsort(-similarity_V, kind="stable")
-    return [Neighbour(vocabulary.words[i], float(similarity_V[i])) for i in order[order != place][:k]]
+    return [Neighbour(vocabulary.words[i], float(similarity_V[i])) for i in order[order != word_id][:k]]
 
 
 def draw(

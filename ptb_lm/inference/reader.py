@@ -88,21 +88,21 @@ class TextReader:
             targets: The words of each sentence, one at least.
         """
         scores: list[NDArray[np.float64]] = [np.empty(0)] * len(targets)
-        for places in batch_by_length([len(ids) for ids in targets], self.tokens):
-            lengths_B = np.array([len(targets[place]) for place in places], np.int32)
-            y_BT = np.full((len(places), lengths_B[0]), self.first, np.int32)
-            for row, place in enumerate(places):
-                y_BT[row, : lengths_B[row]] = targets[place]
+        for indices in batch_by_length([len(ids) for ids in targets], self.tokens):
+            lengths_B = np.array([len(targets[index]) for index in indices], np.int32)
+            y_BT = np.full((len(indices), lengths_B[0]), self.first, np.int32)
+            for row, index in enumerate(indices):
+                y_BT[row, : lengths_B[row]] = targets[index]
             x_BT = np.roll(y_BT, 1, axis=1)
             x_BT[:, 0] = self.first
-            state = self.backend.zero_state(len(places))
+            state = self.backend.zero_state(len(indices))
             log_p_BT: NDArray[np.floating]
             if lengths_B[-1] == lengths_B[0]:
                 log_p_BT, _ = score_in_pieces(self.backend, x_BT, y_BT, state, tokens=self.tokens)
             else:
                 _, log_p_BT = self.backend.log_probabilities(x_BT, y_BT, state, lengths_B=lengths_B)
-            for row, place in enumerate(places):
-                scores[place] = log_p_BT[row, : lengths_B[row]].astype(np.float64)
+            for row, index in enumerate(indices):
+                scores[index] = log_p_BT[row, : lengths_B[row]].astype(np.float64)
         return scores
 
     def score_stream(
@@ -153,12 +153,12 @@ def chunk_sentences(
 
 
 def batch_by_length(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Yield batches of places, the longest first: padded, of at most `tokens` words, or of one place."""
-    places = sorted(range(len(lengths)), key=lambda place: -lengths[place])
-    while places:
-        batch = max(1, tokens // lengths[places[0]])
-        yield places[:batch]
-        places = places[batch:]
+    """Yield batches of indices, the longest first: padded, of at most `tokens` words, or of one index."""
+    indices = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    while indices:
+        batch = max(1, tokens // lengths[indices[0]])
+        yield indices[:batch]
+        indices = indices[batch:]
 
 
 def score_in_pieces(

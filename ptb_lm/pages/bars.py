@@ -162,9 +162,9 @@ class SpeedPlot(Plot):
 
     def _look(self, framework: str, axes: "Axes") -> dict[str, Any]:
         """Return the look of a framework's bars: a colour each, and beyond six also a hatch."""
-        place = self.frameworks.index(framework)
-        hatch = ("", "////", "....")[place // 6 % 3]
-        return {"facecolor": f"C{place % 6}", "hatch": hatch, "edgecolor": axes.get_facecolor(), "lw": 0}
+        index = self.frameworks.index(framework)
+        hatch = ("", "////", "....")[index // 6 % 3]
+        return {"facecolor": f"C{index % 6}", "hatch": hatch, "edgecolor": axes.get_facecolor(), "lw": 0}
 
 
 def _panel_height(panel: Mapping[str, Sequence[Bar]]) -> float:

@@ -73,13 +73,13 @@ def override_implementation(**changes: str) -> Iterator[Implementation]:
 
 
 def export_implementation(ranks: Ranks = SINGLE_PROCESS) -> NDArray[np.uint8]:
-    """Return the choice as a state holds it: places in KERNELS and PRODUCTS, [2]; of R ranks, [R, 2]."""
+    """Return the choice as a state holds it: indices into KERNELS and PRODUCTS, [2]; of R ranks, [R, 2]."""
     choice = get_implementation()
-    places = np.array([KERNELS.index(choice.kernels), PRODUCTS.index(choice.products)], np.uint8)
-    return places if ranks.size == 1 else np.stack(ranks.gather(places))
+    indices = np.array([KERNELS.index(choice.kernels), PRODUCTS.index(choice.products)], np.uint8)
+    return indices if ranks.size == 1 else np.stack(ranks.gather(indices))
 
 
-def restore_implementation(places: NDArray[Any], ranks: Ranks = SINGLE_PROCESS) -> None:
+def restore_implementation(indices: NDArray[Any], ranks: Ranks = SINGLE_PROCESS) -> None:
     """Compute by a run's saved choice, as far as this machine can, until `reset_implementation` is called.
 
     It is that of this rank if as many saved it, else the first rank's.
@@ -89,7 +89,7 @@ def restore_implementation(places: NDArray[Any], ranks: Ranks = SINGLE_PROCESS) 
     """
     global _run_choice
     try:
-        by_rank = np.atleast_2d(places)
+        by_rank = np.atleast_2d(indices)
         kernels, products = by_rank[ranks.rank if len(by_rank) == ranks.size else 0]
         # The variable has priority over the run's choice.
         name = dict(enumerate(KERNELS))[kernels] if not os.environ.get(VARIABLE) else "native"

@@ -112,33 +112,33 @@ def measure_products(device: str, precision: str, products: tuple[Product, ...])
         products: The products to choose from.
 
     Returns:
-        gflops: 2 * multiply-adds a second / 1e9; product: the place of the product among those that were
+        gflops: 2 * multiply-adds a second / 1e9; product: the index of the product among those that were
         given; library: its name; threads: the number of its threads, None where that is not known.
     """
     with hold_settings(gpu_settings(PRECISIONS[precision])):
-        library, place = _find_fastest(device, precision, products)
+        library, index = _find_fastest(device, precision, products)
         with library.context():
             gflops = _gflops(
-                library, _cached_operands(products[place], device, precision), MEASUREMENT_SECONDS
+                library, _cached_operands(products[index], device, precision), MEASUREMENT_SECONDS
             )
     time.sleep(PAUSE_SECONDS)
-    return {"gflops": gflops, "product": place, "library": library.name, "threads": library.threads()}
+    return {"gflops": gflops, "product": index, "library": library.name, "threads": library.threads()}
 
 
 @functools.cache
 def _find_fastest(device: str, precision: str, products: tuple[Product, ...]) -> tuple[Library, int]:
-    """Return the fastest library, and the place of the product at which it is."""
+    """Return the fastest library, and the index of the product at which it is."""
     rates: dict[tuple[Library, int], float] = {}
-    smallest = min(range(len(products)), key=lambda place: math.prod(products[place][:3]))
+    smallest = min(range(len(products)), key=lambda index: math.prod(products[index][:3]))
     for _ in range(SCANS):  # another process may hold up one of them
-        for place, product in enumerate(products):
+        for index, product in enumerate(products):
             operands = draw_operands(product, device, precision)
             for library in list_libraries(device, precision):
                 with library.context():
-                    if place != smallest and not _is_short(library, operands):
+                    if index != smallest and not _is_short(library, operands):
                         continue
                     rate = _gflops(library, operands, SCAN_SECONDS)
-                rates[library, place] = max(rate, rates.get((library, place), 0.0))
+                rates[library, index] = max(rate, rates.get((library, index), 0.0))
     return max(rates, key=lambda pair: rates[pair])
 
 

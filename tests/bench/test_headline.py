@@ -27,8 +27,8 @@ FIRST_SURE = ["take torch/cudnn. In 1 of 2 passes (small) it is shown "]
 def blocks(seconds: Mapping[str, tuple[float, ...]], **changes: Any) -> list[dict[str, Any]]:
     """A block a round and process, of these seconds."""
     return [
-        row(variant=variant, round=n, process=10 * place + n, seconds=each, **changes)
-        for place, (variant, times) in enumerate(seconds.items())
+        row(variant=variant, round=n, process=10 * index + n, seconds=each, **changes)
+        for index, (variant, times) in enumerate(seconds.items())
         for n, each in enumerate(times)
     ]
 
@@ -213,10 +213,10 @@ def test_where_each_is_slower_than_some_other_distances_are_inverted(tmp_path: P
     """Each two have three rounds in common, in which one was faster than the next, in a circle."""
     circle = ("torch/basic", "torch/block", "torch/cudnn")
     rows = [
-        row(variant=variant, round=3 * place + n, process=place + 10 * n, seconds=seconds)
-        for place, one in enumerate(circle)
+        row(variant=variant, round=3 * index + n, process=index + 10 * n, seconds=seconds)
+        for index, one in enumerate(circle)
         for n in range(3)
-        for variant, seconds in ((one, 1 + n / 100), (circle[(place + 1) % 3], 1.1 + place / 100))
+        for variant, seconds in ((one, 1 + n / 100), (circle[(index + 1) % 3], 1.1 + index / 100))
     ]
     (sentence,) = document(tmp_path, rows).lead
     (group,) = summarise(tmp_path).groups
@@ -256,8 +256,8 @@ def test_speeds_are_by_cell_type_and_framework_the_fastest_execution_of_each(tmp
     assert isinstance(chart, SpeedPlot)
     bars = [[bar.text for bars in panel.values() for bar in bars] for panel in chart.panels.values()]
     assert bars == [
-        [text.partition(" ")[0] for line in speeds.table.rows if (text := str(line[place])) != "–"]
-        for place in (2, 3)
+        [text.partition(" ")[0] for line in speeds.table.rows if (text := str(line[index])) != "–"]
+        for index in (2, 3)
     ]
     assert forward.pass_name == "forward"
 

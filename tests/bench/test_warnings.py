@@ -35,8 +35,8 @@ def beside(*gflops: float) -> list[dict[str, Any]]:
 def again(noise: float) -> list[dict[str, Any]]:
     """An A/A test whose log ratios are -noise, 0 and noise."""
     return [
-        row(variant=variant, round=n, process=10 * place + n, seconds=2 * math.exp(place * (n - 1) * noise))
-        for place, variant in enumerate(("torch/basic#again", "torch/basic"))
+        row(variant=variant, round=n, process=10 * index + n, seconds=2 * math.exp(index * (n - 1) * noise))
+        for index, variant in enumerate(("torch/basic#again", "torch/basic"))
         for n in range(3)
     ]
 

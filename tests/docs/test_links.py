@@ -83,7 +83,7 @@ def split(line: str) -> tuple[str, list[str]] | None:
     if rest.count("'") % 2:  # the command is itself in quotes, for another program to run
         rest = rest[: rest.rindex("'")]
     words = shlex.split(rest, comments=True)
-    end = next((place for place, word in enumerate(words) if word in ("|", ">", "&&")), len(words))
+    end = next((index for index, word in enumerate(words) if word in ("|", ">", "&&")), len(words))
     # What a variable of the shell holds is not known here.
     return found[1] or found[2], [word for word in words[:end] if not word.startswith("$")]
 

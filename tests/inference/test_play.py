@@ -120,8 +120,8 @@ def test_each_word_has_its_surprise_and_the_likeliest(port: int, model: Any) -> 
     perplexity = 2 ** (math.fsum(expected) / 7)
     assert f"Perplexity {perplexity:.1f} (7 words" in page
     assert "; 1 not in" in page
-    for place, prefix in enumerate(["", "w1", "w1 w3"]):
-        shown = re.findall(r"(\S+) ([\d.]+)\xa0%", rows[place][2])
+    for index, prefix in enumerate(["", "w1", "w1 w3"]):
+        shown = re.findall(r"(\S+) ([\d.]+)\xa0%", rows[index][2])
         likeliest = model.predict(prefix, 5)
         assert [word for word, _ in shown] == [word for word, _ in likeliest]
         assert [float(each) for _, each in shown] == pytest.approx(

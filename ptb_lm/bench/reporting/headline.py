@@ -42,11 +42,11 @@ def speeds(groups: Sequence[ResultGroup]) -> dict[str, dict[CellType, LogMean | 
     """
     several = len({precision for group in groups for precision in group.precisions}) > 1
     found: dict[tuple[str, str, str], dict[int, LogMean | None]] = {}
-    for place, group in enumerate(groups):
+    for index, group in enumerate(groups):
         for result in reversed(group.candidates):  # the fastest comes last, and stays
             framework, model = program(result.variant)
             precision = f", {formats.precision(result.blocks[0].work.precision)}" if several else ""
-            found.setdefault((model, framework, precision), {})[place] = result.mean_rate
+            found.setdefault((model, framework, precision), {})[index] = result.mean_rate
     models = formats.in_order({model for model, _, _ in found}, MODELS)
     frameworks = formats.in_order({framework for _, framework, _ in found}, TITLES)
 
@@ -57,11 +57,11 @@ def speeds(groups: Sequence[ResultGroup]) -> dict[str, dict[CellType, LogMean | 
     return {
         _heading(group, groups): {
             (model, f"{TITLES.get(framework, framework)}{precision}"): found[model, framework, precision].get(
-                place
+                index
             )
             for model, framework, precision in sorted(found, key=order)
         }
-        for place, group in enumerate(groups)
+        for index, group in enumerate(groups)
     }
 
 

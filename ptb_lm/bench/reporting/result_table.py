@@ -179,11 +179,11 @@ def pairs(group: ResultGroup) -> Table:
         [
             Name(result.label, result.variant),
             *(
-                "" if other in members[:place] else marked_ratio(speed_ratio(result, other))
+                "" if other in members[:index] else marked_ratio(speed_ratio(result, other))
                 for other in members[1:]
             ),
         ]
-        for place, result in enumerate(members[:-1], start=1)
+        for index, result in enumerate(members[:-1], start=1)
     ]
     return Table([Column("", numeric=False), *columns], rows)
 

@@ -254,7 +254,7 @@ class Measurement:
         if (variant, pass_name) not in self._plans:
             return False
         key = (self.workload.name, pass_name, variant)
-        done = {index for *place, index in self.record.measured_rows() if tuple(place) == key}
+        done = {index for *row_key, index in self.record.measured_rows() if tuple(row_key) == key}
         return done >= set(self._rounds_in_plan((variant, pass_name)))
 
     def _copies_note(self, worker: pool.Worker) -> str | None:

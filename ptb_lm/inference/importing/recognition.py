@@ -26,7 +26,7 @@ NAMES = {
     TORCH: ("weight_ih", "weight_hh", "bias_ih", "bias_hh"),
     KERAS: ("kernel", "recurrent_kernel", "bias"),
 }
-PLACES = {name: place for names in (*NAMES.values(), "012") for place, name in enumerate(names)}
+PARAMETER_INDEX = {name: index for names in (*NAMES.values(), "012") for index, name in enumerate(names)}
 # By program and number of gates: the cell, how many biases there may be, and where the canonical gates are.
 CELLS = {
     (TORCH, 4): (cells.LSTM, (0, 2), [0, 1, 2, 3]),
@@ -102,7 +102,7 @@ def _translate(tensors: Arrays, vocabulary_size: int) -> tuple[str, Arrays]:
     layers = [
         module
         for module, leaves in modules.items()
-        if any(PLACES.get(leaf) == 1 and array.ndim == 2 for leaf, array in leaves.items())
+        if any(PARAMETER_INDEX.get(leaf) == 1 and array.ndim == 2 for leaf, array in leaves.items())
     ]
     if len({re.sub(r"_?\d+", "", module) for module in layers}) != 1:
         raise UserError(
@@ -122,15 +122,20 @@ def _translate(tensors: Arrays, vocabulary_size: int) -> tuple[str, Arrays]:
 
 def _canonical_layer(module: str, leaves: Arrays, program: str) -> tuple[str, Arrays]:
     """Return the cell of a layer, and its parameters by the cell's names."""
-    places = {PLACES.get(leaf, leaf): array for leaf, array in leaves.items()}
+    by_index = {PARAMETER_INDEX.get(leaf, leaf): array for leaf, array in leaves.items()}
     kernel, recurrent = (
-        each.T if program == TORCH else each for each in (places.pop(0, np.empty((1, 1))), places.pop(1))
+        each.T if program == TORCH else each for each in (by_index.pop(0, np.empty((1, 1))), by_index.pop(1))
     )
     hidden, width = recurrent.shape
-    biases = [row for place in sorted(places, key=str) for row in np.atleast_2d(places[place])]
+    biases = [row for index in sorted(by_index, key=str) for row in np.atleast_2d(by_index[index])]
     cell, counts, gates = CELLS.get((program, width // hidden), ("", (), []))
     widths = {hidden * len(gates), *kernel.shape[1:], *(row.shape[-1] for row in biases)}
-    if len(biases) not in counts or kernel.ndim != 2 or widths != {width} or not {*leaves} <= {*PLACES}:
+    if (
+        len(biases) not in counts
+        or kernel.ndim != 2
+        or widths != {width}
+        or not {*leaves} <= {*PARAMETER_INDEX}
+    ):
         raise UserError(
             f"the layer {module} of {program} is no LSTM or GRU of a run: it must have "
             f"{', '.join(NAMES[program])}, or no bias, and Keras' GRU reset_after=True; "
