@@ -110,7 +110,7 @@ def _draw_by_bernoulli(place: Place, generator: torch.Generator, dtype: torch.dt
 
 def own_kernels(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     """Return `block_fused` by torch's operations alone."""
-    cpu.set_implementation(cpu.Implementation("torch", cpu.default_implementation().products))
+    cpu.set_implementation(cpu.Implementation("torch", cpu.default_implementation().float32_library))
     return _build("block_fused", TrainingStep, config, weights, chosen)
 
 

@@ -124,10 +124,14 @@ class TorchBackend(Backend):
             )
         in_float16 = self.device.type == "cuda" and self.dtype == torch.float16
         sizes = max(self.config.hidden_sizes), self.network.window[0]
-        if self.runtime.model == "persistent" and in_float16 and not lstm.is_persistent(*sizes, self.device):
+        if (
+            self.runtime.model == "persistent"
+            and in_float16
+            and not lstm.uses_persistent_kernel(*sizes, self.device)
+        ):
             hints.append(
-                f"the kernel of --model persistent does not run here: it takes at most {lstm.MOST_UNITS:,} "
-                f"units and a batch of {lstm.MOST_ROWS}, on a GPU of {lstm.LEAST_MULTIPROCESSORS} "
+                f"the kernel of --model persistent does not run here: it takes at most {lstm.MAX_UNITS:,} "
+                f"units and a batch of {lstm.MAX_ROWS}, on a GPU of {lstm.MIN_MULTIPROCESSORS} "
                 "multiprocessors or more"
             )
         return hints

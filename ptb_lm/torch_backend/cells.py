@@ -146,8 +146,8 @@ def keep_c_in_float32(state: LayerState) -> LayerState:
     return h_BH, c_BH.to(torch.promote_types(c_BH.dtype, torch.float32))
 
 
-class Lengths:
-    """The valid steps of each sample, for layers that do not support lengths.
+class ValidSteps:
+    """The valid steps of each sample; runs a layer over them alone, for layers that do not support lengths.
 
     Args:
         lengths_B: Valid steps of each sample, from 1 to T; on the CPU, so that no device is waited for.
@@ -175,7 +175,7 @@ class Lengths:
             (output, state): the output [T, B, H], zero beyond a sample's length; and each sample's state
             after the last of its steps that was read.
         """
-        packed = self._valid_steps
+        packed = self._forward_positions
         assert packed.sorted_indices is not None
         assert packed.unsorted_indices is not None
         position_P = self._backward_positions if backwards else packed.data
@@ -206,7 +206,7 @@ class Lengths:
         return torch.cat(outputs), tuple(torch.cat(parts[::-1]) for parts in zip(*ended, strict=True))
 
     @cached_property
-    def _valid_steps(self) -> PackedSequence:
+    def _forward_positions(self) -> PackedSequence:
         """The position of each valid step in the flattened [T * B], in the order of reading."""
         return self._pack(torch.arange(self.steps)[:, None].expand(-1, len(self.lengths_B)))
 
@@ -218,7 +218,7 @@ class Lengths:
     @cached_property
     def _pieces(self) -> list[tuple[int, int]]:
         """(samples, steps) of each run of steps in which no sample ends."""
-        samples, steps = self._valid_steps.batch_sizes.unique_consecutive(return_counts=True)
+        samples, steps = self._forward_positions.batch_sizes.unique_consecutive(return_counts=True)
         return list(zip(samples.tolist(), steps.tolist(), strict=True))
 
     def _pack(self, step_TB: Tensor) -> PackedSequence:
@@ -245,12 +245,12 @@ class StackLayer(nn.Module, ABC):
 
     @abstractmethod
     def forward(
-        self, x_TBI: Tensor, state: Sequence[LayerState], lengths: Lengths | None = None
+        self, x_TBI: Tensor, state: Sequence[LayerState], valid_steps: ValidSteps | None = None
     ) -> tuple[Tensor, list[LayerState]]:
         """Return the output [T, B, K] and each direction's state after it has read the sequence.
 
         Args:
             x_TBI: The input.
             state: Each direction's state before it reads the sequence.
-            lengths: The valid steps of each sample. None: all.
+            valid_steps: The valid steps of each sample. None: all.
         """

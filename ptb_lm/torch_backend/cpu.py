@@ -27,8 +27,8 @@ from ptb_lm.torch_backend.native import library
 from ptb_lm.torch_backend.settings import hold_settings
 
 KERNELS = ("native", "torch")
-PRODUCTS = ("MKL", "oneDNN", "OpenBLAS")
-VARIABLE = "PTB_LM_KERNELS"
+FLOAT32_LIBRARIES = ("MKL", "oneDNN", "OpenBLAS")
+KERNELS_VARIABLE = "PTB_LM_KERNELS"
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Implementation:
 
     Attributes:
         kernels: Kernels of ptb_lm.torch_backend.native ("native"), or torch's operations ("torch").
-        products: Library of float32 products: "MKL", which stands for torch's default, "oneDNN" or
+        float32_library: Library of float32 products: "MKL", which stands for torch's default, "oneDNN" or
             "OpenBLAS".
     """
 
     kernels: str
-    products: str
+    float32_library: str
 
 
 _process_choice: Implementation | None = None  # by `set_implementation`
@@ -73,9 +73,14 @@ def override_implementation(**changes: str) -> Iterator[Implementation]:
 
 
 def export_implementation(ranks: Ranks = SINGLE_PROCESS) -> NDArray[np.uint8]:
-    """Return the choice as a state holds it: indices into KERNELS and PRODUCTS, [2]; of R ranks, [R, 2]."""
+    """Return the choice as a state holds it, [2]; of R ranks, [R, 2].
+
+    The numbers are indices into KERNELS and FLOAT32_LIBRARIES.
+    """
     choice = get_implementation()
-    indices = np.array([KERNELS.index(choice.kernels), PRODUCTS.index(choice.products)], np.uint8)
+    indices = np.array(
+        [KERNELS.index(choice.kernels), FLOAT32_LIBRARIES.index(choice.float32_library)], np.uint8
+    )
     return indices if ranks.size == 1 else np.stack(ranks.gather(indices))
 
 
@@ -90,10 +95,12 @@ def restore_implementation(indices: NDArray[Any], ranks: Ranks = SINGLE_PROCESS)
     global _run_choice
     try:
         by_rank = np.atleast_2d(indices)
-        kernels, products = by_rank[ranks.rank if len(by_rank) == ranks.size else 0]
+        kernels, float32_library = by_rank[ranks.rank if len(by_rank) == ranks.size else 0]
         # The variable has priority over the run's choice.
-        name = dict(enumerate(KERNELS))[kernels] if not os.environ.get(VARIABLE) else "native"
-        _run_choice = _limit_to_machine(Implementation(name, dict(enumerate(PRODUCTS))[products]))
+        name = dict(enumerate(KERNELS))[kernels] if not os.environ.get(KERNELS_VARIABLE) else "native"
+        _run_choice = _limit_to_machine(
+            Implementation(name, dict(enumerate(FLOAT32_LIBRARIES))[float32_library])
+        )
     except (ValueError, TypeError, LookupError):
         raise UserError("the tensor 'torch.cpu' does not name a way to compute on a CPU") from None
 
@@ -111,8 +118,8 @@ def default_implementation() -> Implementation:
     On Intel's processors MKL is faster than oneDNN. It is not made for others: oneDNN is faster there with
     AVX-512, where torch offers it, and OpenBLAS without (docs/performance.md).
     """
-    products = "MKL" if is_intel() else "oneDNN" if is_onednn_exact() else "OpenBLAS"
-    return _limit_to_machine(Implementation(kernels="native", products=products))
+    float32_library = "MKL" if is_intel() else "oneDNN" if is_onednn_exact() else "OpenBLAS"
+    return _limit_to_machine(Implementation(kernels="native", float32_library=float32_library))
 
 
 def _limit_to_machine(choice: Implementation) -> Implementation:
@@ -130,7 +137,7 @@ def _limit_to_machine(choice: Implementation) -> Implementation:
     }
     return Implementation(
         kernels="native" if native_ones else "torch",
-        products=choice.products if possible[choice.products]() else "MKL",
+        float32_library=choice.float32_library if possible[choice.float32_library]() else "MKL",
     )
 
 
@@ -145,9 +152,9 @@ def _is_switched_off() -> bool:
     Raises:
         UserError: The variable has another value than KERNELS.
     """
-    name = os.environ.get(VARIABLE) or "native"
+    name = os.environ.get(KERNELS_VARIABLE) or "native"
     if name not in KERNELS:
-        raise UserError(f"{VARIABLE}={name}: choose from {', '.join(KERNELS)}")
+        raise UserError(f"{KERNELS_VARIABLE}={name}: choose from {', '.join(KERNELS)}")
     return name == "torch"
 
 
@@ -191,7 +198,7 @@ def use_float32_library(x: Tensor) -> contextlib.AbstractContextManager[None]:
     """Return a context in which products of such a tensor go to the library that was chosen for float32."""
     if torch.compiler.is_compiling() or x.device.type != "cpu" or x.dtype != torch.float32:
         return contextlib.nullcontext()
-    return use_onednn() if get_implementation().products == "oneDNN" else contextlib.nullcontext()
+    return use_onednn() if get_implementation().float32_library == "oneDNN" else contextlib.nullcontext()
 
 
 def find_openblas_kernels(*matrices: Tensor) -> native.Kernels | None:
@@ -204,7 +211,11 @@ def find_openblas_kernels(*matrices: Tensor) -> native.Kernels | None:
     ):
         return None
     needs_gradient = torch.is_grad_enabled() and any(matrix.requires_grad for matrix in matrices)
-    if needs_gradient or get_implementation().products != "OpenBLAS" or not native.can_multiply(*matrices):
+    if (
+        needs_gradient
+        or get_implementation().float32_library != "OpenBLAS"
+        or not native.can_multiply(*matrices)
+    ):
         return None
     return native.load()
 
@@ -218,25 +229,25 @@ def use_onednn() -> contextlib.AbstractContextManager[None]:
 
 
 def _name_float32_library() -> str:
-    products = get_implementation().products
-    return products if products != "MKL" else name_torch_library(torch.float32)  # which may lack MKL
+    name = get_implementation().float32_library
+    return name if name != "MKL" else name_torch_library(torch.float32)  # which may lack MKL
 
 
 def facts() -> dict[str, str]:
     """Return the choice as records of runs have it, and why kernels of our own are missing, if they are."""
-    products = _name_float32_library()
-    if products == "OpenBLAS":  # whose version torch's does not tell
-        products += f" {metadata.version('scipy-openblas32')}"
-    found = {"kernels": get_implementation().kernels, "float32_products": products}
+    float32_library = _name_float32_library()
+    if float32_library == "OpenBLAS":  # whose version torch's does not tell
+        float32_library += f" {metadata.version('scipy-openblas32')}"
+    found = {"kernels": get_implementation().kernels, "float32_products": float32_library}
     reason = kernels_unavailable_reason() if found["kernels"] == "torch" else None
     return found | ({"no_kernels": reason} if reason else {})
 
 
 def describe_implementation(dtype: torch.dtype) -> str:
     """Return the end of the line that names the engine: "products by MKL, native kernels"."""
-    products = _name_float32_library() if dtype == torch.float32 else name_torch_library(dtype)
+    products_library = _name_float32_library() if dtype == torch.float32 else name_torch_library(dtype)
     kernels = get_implementation().kernels if dtype in native.TYPE_NAMES else "torch"
-    return f"products by {products}, {kernels} kernels"
+    return f"products by {products_library}, {kernels} kernels"
 
 
 def name_torch_library(dtype: torch.dtype) -> str:

@@ -20,7 +20,8 @@ from ptb_lm.torch_backend import cpu
 
 Dropout = Callable[[Tensor], Tensor]
 
-# Smallest probability that 16 random bits meet to a thousandth of itself.
+# Smallest keep probability that is drawn with 16 random bits: they are right to 2**-17, less than a
+# thousandth of it.
 MIN_KEEP_PROB_OF_16_BITS = 0.01
 
 
@@ -111,11 +112,11 @@ def draw_mask(place: Place, generator: torch.Generator, dtype: torch.dtype) -> T
     # 16 bits for each: the probability is right to 2^-17.
     words = torch.empty(-(-mask.numel() // 4), device="cpu", dtype=torch.int64)
     words.random_(-(2**63), None, generator=generator)
-    most = round(place.keep_prob * 2**16) - 1
+    largest_kept = round(place.keep_prob * 2**16) - 1
     random = words.view(torch.uint16)[: mask.numel()].view(mask.shape)
     if (kernels := cpu.find_kernels(mask)) is not None:
-        kernels.mask(mask, random, most, mask.new_ones(()).div_(place.keep_prob).item())
+        kernels.mask(mask, random, largest_kept, mask.new_ones(()).div_(place.keep_prob).item())
         return mask
     # torch can compare signed words alone.
-    kept = (random.view(torch.int16) ^ -(2**15)) <= most - 2**15
+    kept = (random.view(torch.int16) ^ -(2**15)) <= largest_kept - 2**15
     return mask.copy_(kept).div_(place.keep_prob)

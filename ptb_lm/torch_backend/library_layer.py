@@ -15,9 +15,9 @@ from ptb_lm.model.cells.cell import Cell
 from ptb_lm.torch_backend.cells import (
     PREFIXES,
     LayerState,
-    Lengths,
     ParameterView,
     StackLayer,
+    ValidSteps,
     freeze_second_bias,
     library_parameters,
 )
@@ -75,7 +75,7 @@ class LibraryLayer(StackLayer):
 
     @override
     def forward(
-        self, x_TBI: Tensor, state: Sequence[LayerState], lengths: Lengths | None = None
+        self, x_TBI: Tensor, state: Sequence[LayerState], valid_steps: ValidSteps | None = None
     ) -> tuple[Tensor, list[LayerState]]:
         self.module.train(torch.is_grad_enabled())  # without a gradient, nothing is kept for one
         # A view if possible: nothing is copied.
@@ -83,10 +83,10 @@ class LibraryLayer(StackLayer):
             parts[0][None] if len(parts) == 1 else torch.stack(parts) for parts in zip(*state, strict=True)
         ]
         inputs: Any = x_TBI
-        if lengths is not None:
-            inputs = pack_padded_sequence(x_TBI, lengths.lengths_B, enforce_sorted=False)
+        if valid_steps is not None:
+            inputs = pack_padded_sequence(x_TBI, valid_steps.lengths_B, enforce_sorted=False)
         output, after = self.module(inputs, before[0] if len(before) == 1 else tuple(before))
-        if lengths is not None:
+        if valid_steps is not None:
             output, _ = pad_packed_sequence(output, total_length=len(x_TBI))
         after = [after] if len(before) == 1 else after
         return output, list(zip(*(part_DBH.unbind() for part_DBH in after), strict=True))

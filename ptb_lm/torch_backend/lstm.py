@@ -23,8 +23,8 @@ from ptb_lm.torch_backend.cells import (
 )
 from ptb_lm.torch_backend.library_layer import LibraryLayer
 
-MOST_UNITS, MOST_ROWS, LEAST_MULTIPROCESSORS = 1024, 128, 98  # of cuDNN's persistent kernel
-UNITS, ROWS = 128, 8  # factors of H and I, and of B, for cuDNN's persistent kernel
+MAX_UNITS, MAX_ROWS, MIN_MULTIPROCESSORS = 1024, 128, 98  # of cuDNN's persistent kernel
+UNIT_MULTIPLE, ROW_MULTIPLE = 128, 8  # of H and I, and of B, for cuDNN's persistent kernel
 
 
 class SteppedLayer(Layer):
@@ -107,18 +107,21 @@ class PersistentLayer(Layer):
     @override
     def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         batch, hidden = state[0].shape
-        # What each size lacks of a whole multiple.
-        rows, units, inputs = -batch % ROWS, -hidden % UNITS, -self.input_size % UNITS
-        bias = functional.pad(self.bias_ih.view(4, hidden), (0, units)).flatten()
+        pad_rows, pad_units, pad_inputs = (
+            -batch % ROW_MULTIPLE,
+            -hidden % UNIT_MULTIPLE,
+            -self.input_size % UNIT_MULTIPLE,
+        )
+        bias = functional.pad(self.bias_ih.view(4, hidden), (0, pad_units)).flatten()
         weights = _place_side_by_side(
-            functional.pad(self.weight_ih.view(4, hidden, -1), (0, inputs, 0, units)).flatten(0, 1),
-            functional.pad(self.weight_hh.view(4, hidden, -1), (0, units, 0, units)).flatten(0, 1),
+            functional.pad(self.weight_ih.view(4, hidden, -1), (0, pad_inputs, 0, pad_units)).flatten(0, 1),
+            functional.pad(self.weight_hh.view(4, hidden, -1), (0, pad_units, 0, pad_units)).flatten(0, 1),
             bias,
             torch.zeros_like(bias),  # of torch's two biases the model has one
         )
-        before = [functional.pad(part, (0, units, 0, rows))[None] for part in state]
+        before = [functional.pad(part, (0, pad_units, 0, pad_rows))[None] for part in state]
         output, h, c = torch.lstm(
-            functional.pad(x_TBI, (0, inputs, 0, rows)),
+            functional.pad(x_TBI, (0, pad_inputs, 0, pad_rows)),
             before,
             weights,
             has_biases=True,
@@ -131,17 +134,17 @@ class PersistentLayer(Layer):
         return output[:, :batch, :hidden], (h[0, :batch, :hidden], c[0, :batch, :hidden])
 
 
-def is_persistent(hidden_size: int, batch: int, device: torch.device) -> bool:
+def uses_persistent_kernel(hidden_size: int, batch: int, device: torch.device) -> bool:
     """Return whether cuDNN's persistent kernel computes a `PersistentLayer` in float16 on a GPU.
 
     Args:
         hidden_size: H.
         batch: B.
-        device: The GPU. One of compute capability 7.0 goes by B and T, and counts as one that can.
+        device: The GPU. For compute capability 7.0 torch also looks at B and T, which is not checked here.
     """
     gpu = torch.cuda.get_device_properties(device)
-    can = gpu.multi_processor_count >= LEAST_MULTIPROCESSORS or (gpu.major, gpu.minor) == (7, 0)
-    return can and hidden_size <= MOST_UNITS and batch <= MOST_ROWS
+    can = gpu.multi_processor_count >= MIN_MULTIPROCESSORS or (gpu.major, gpu.minor) == (7, 0)
+    return can and hidden_size <= MAX_UNITS and batch <= MAX_ROWS
 
 
 def _place_side_by_side(*weights: Tensor) -> list[Tensor]:

@@ -147,14 +147,14 @@ class TorchRanks(Ranks):
         super().__init__(reduce_precision=reduce_precision)
         self.rank, self.size = rank, size
         self._store = PrefixStore("ptb_lm", store)
-        self._in_step, self._elsewhere = timeout(STEP_TIMEOUT), timeout(RANK_TIMEOUT)
-        self._steps = dist.new_group(timeout=self._in_step)  # the default group waits as elsewhere
+        self._step_timeout, self._rank_timeout = timeout(STEP_TIMEOUT), timeout(RANK_TIMEOUT)
+        self._step_group = dist.new_group(timeout=self._step_timeout)  # the default one has _rank_timeout
 
     def device_group(self, device: torch.device) -> Any:
         """Return the process group for tensors on a device; all ranks call this at the same place."""
         if device.type == "cpu":
-            return self._steps
-        return dist.new_group(backend="nccl", timeout=self._in_step)
+            return self._step_group
+        return dist.new_group(backend="nccl", timeout=self._step_timeout)
 
     @override
     def broadcast(self, outcome: T) -> T:
@@ -183,7 +183,7 @@ class TorchRanks(Ranks):
 
     def _all_reduce(self, numbers: Tensor, operation: Any, *, after_step: bool = False) -> Tensor:
         with self.collective(after_step=after_step):
-            dist.all_reduce(numbers, op=operation, group=self._steps if after_step else None)
+            dist.all_reduce(numbers, op=operation, group=self._step_group if after_step else None)
         return numbers
 
     @contextlib.contextmanager
@@ -202,7 +202,7 @@ class TorchRanks(Ranks):
                 yield
         except RuntimeError as error:
             seconds = time.monotonic() - start
-            limit = (self._in_step if after_step else self._elsewhere).total_seconds()
+            limit = (self._step_timeout if after_step else self._rank_timeout).total_seconds()
             # Connections are closed, so that those who wait for this rank notice it, too.
             dist.destroy_process_group()
             silence = seconds if seconds > SILENCE_SHARE * limit else 0.0

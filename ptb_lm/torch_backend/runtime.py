@@ -150,8 +150,9 @@ def apply_execution(layer: Layer, execution: str, *, window: tuple[int, int] | N
     Args:
         layer: The layer, on its device.
         execution: "eager": as it is; "compile": torch.compile; "jit": TorchScript.
-        window: (B, T) of its inputs, if a resumed run must compute the same as a run that never stopped, to
-            the bit.
+        window: (B, T) of its inputs, for "jit". TorchScript's first calls, which it profiles, round
+            differently from the later ones. They are done here with zeros, so that a resumed run computes
+            what a run that never stopped does, to the bit. None: they are the caller's first ones.
 
     Raises:
         UserError: torch.compile would find no C++ compiler.

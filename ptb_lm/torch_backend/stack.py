@@ -14,14 +14,14 @@ from typing_extensions import override
 from ptb_lm.model import cells
 from ptb_lm.model.cells.cell import Cell
 from ptb_lm.model.parameters import DEFAULT_CELL
-from ptb_lm.torch_backend.cells import PREFIXES, Layer, LayerState, Lengths, ParameterView, StackLayer
+from ptb_lm.torch_backend.cells import PREFIXES, Layer, LayerState, ParameterView, StackLayer, ValidSteps
 from ptb_lm.torch_backend.dropout import Dropout
 
 State = Sequence[LayerState]  # of each layer and direction: layer 0 forward, layer 0 reverse, layer 1 ...
 
 
-class Directions(StackLayer):
-    """A layer that reads a sequence forward, or that and another one that reads it backward.
+class DirectionalLayer(StackLayer):
+    """A stack's layer of one `Layer` that reads forward, and perhaps one that reads backward.
 
     Args:
         layers: The layer that reads forward, and the one that reads backward, if there is one.
@@ -45,18 +45,18 @@ class Directions(StackLayer):
 
     @override
     def with_execution(self, execute: Callable[[Layer], Layer]) -> StackLayer:
-        return Directions(map(execute, self.directions))
+        return DirectionalLayer(map(execute, self.directions))
 
     @override
     def forward(
-        self, x_TBI: Tensor, state: Sequence[LayerState], lengths: Lengths | None = None
+        self, x_TBI: Tensor, state: Sequence[LayerState], valid_steps: ValidSteps | None = None
     ) -> tuple[Tensor, list[LayerState]]:
         outputs: list[Tensor] = []  # torch.compile cannot trace list[Tensor]()
         after: list[LayerState] = []
         for layer, before in zip(self.directions, state, strict=True):
             backwards = len(outputs) == 1
-            if lengths is not None:
-                output_TBH, last = lengths.run(layer, x_TBI, before, backwards=backwards)
+            if valid_steps is not None:
+                output_TBH, last = valid_steps.run(layer, x_TBI, before, backwards=backwards)
             elif backwards:
                 output_TBH, last = layer(x_TBI.flip(0), before)
                 output_TBH = output_TBH.flip(0)
@@ -157,12 +157,12 @@ class RecurrentStack(nn.Module):
                 are padding and influence nothing: a layer that reads backward begins at the last valid step,
                 the output is zero beyond it, and so is the gradient with respect to the input.
         """
-        lengths = None if lengths_B is None else Lengths(lengths_B, len(x_TBI), x_TBI.device)
+        valid_steps = None if lengths_B is None else ValidSteps(lengths_B, len(x_TBI), x_TBI.device)
         output, after = x_TBI, list[LayerState]()
         directions = len(state) // len(self.layers)
         for index, layer in enumerate(self.layers):
             before = state[index * directions : (index + 1) * directions]
-            output, layer_after = layer(dropout(output), before, lengths)
+            output, layer_after = layer(dropout(output), before, valid_steps)
             after.extend(layer_after)
         return output, after
 
@@ -183,7 +183,9 @@ def build_layer(
     if issubclass(layer_type, StackLayer):
         layer: StackLayer = layer_type(input_size, hidden_size, cell, bidirectional=bidirectional)
         return layer
-    return Directions(layer_type(input_size, hidden_size, cell) for _ in range(2 if bidirectional else 1))
+    return DirectionalLayer(
+        layer_type(input_size, hidden_size, cell) for _ in range(2 if bidirectional else 1)
+    )
 
 
 def embed(embedding_VE: Tensor, ids_N: Tensor, batch: int, dtype: torch.dtype) -> Tensor:

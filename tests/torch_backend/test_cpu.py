@@ -27,7 +27,7 @@ VOCABULARY = 31
 IMPLEMENTATIONS = [
     pytest.param(cpu.Implementation(kernels, library), id=f"{kernels}-{library}")
     for kernels in cpu.KERNELS
-    for library in cpu.PRODUCTS
+    for library in cpu.FLOAT32_LIBRARIES
 ]
 
 
@@ -126,7 +126,7 @@ def test_onednn_is_exact_only_where_it_computes_in_float32(isa: str) -> None:
 import torch
 from ptb_lm.torch_backend import cpu
 a, b = (torch.randn(200, 200, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
-with cpu.override_implementation(products="oneDNN"):
+with cpu.override_implementation(float32_library="oneDNN"):
     print(cpu.is_onednn_exact(), "products", flush=True)
     with cpu.use_float32_library(a):
         found = a @ b
@@ -197,13 +197,13 @@ def test_each_of_several_processes_keeps_its_implementation() -> None:
 
 
 def test_the_variable_has_priority_over_a_resumed_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cpu.VARIABLE, "torch")
+    monkeypatch.setenv(cpu.KERNELS_VARIABLE, "torch")
     cpu.restore_implementation(np.array([cpu.KERNELS.index("native"), 0], np.uint8))
     assert cpu.get_implementation().kernels == "torch"
-    monkeypatch.setenv(cpu.VARIABLE, "native")
+    monkeypatch.setenv(cpu.KERNELS_VARIABLE, "native")
     cpu.restore_implementation(np.array([cpu.KERNELS.index("torch"), 0], np.uint8))
     assert cpu.get_implementation().kernels == ("torch" if native.unavailable_reason() else "native")
-    monkeypatch.setenv(cpu.VARIABLE, "bogus")
+    monkeypatch.setenv(cpu.KERNELS_VARIABLE, "bogus")
     with pytest.raises(UserError, match="PTB_LM_KERNELS=bogus"):
         cpu.set_implementation(cpu.get_implementation())
 
@@ -259,17 +259,17 @@ def test_the_default_depends_on_the_processor(monkeypatch: pytest.MonkeyPatch) -
             address = 1 if has_openblas else None  # nothing is called
             monkeypatch.setattr(library, "find_sgemm", lambda address=address: address)
             cpu.default_implementation.cache_clear()
-            assert cpu.default_implementation().products == expected
+            assert cpu.default_implementation().float32_library == expected
             if expected == "OpenBLAS":
-                with cpu.override_implementation(products="OpenBLAS"):
+                with cpu.override_implementation(float32_library="OpenBLAS"):
                     assert (
                         cpu.describe_implementation(torch.float32) == "products by OpenBLAS, native kernels"
                     )
                     assert cpu.facts()["float32_products"].startswith("OpenBLAS")
-                monkeypatch.setenv(cpu.VARIABLE, "torch")
+                monkeypatch.setenv(cpu.KERNELS_VARIABLE, "torch")
                 cpu.default_implementation.cache_clear()
-                assert cpu.default_implementation().products == "MKL", "the kernels call OpenBLAS"
-                monkeypatch.delenv(cpu.VARIABLE)
+                assert cpu.default_implementation().float32_library == "MKL", "the kernels call OpenBLAS"
+                monkeypatch.delenv(cpu.KERNELS_VARIABLE)
     finally:
         monkeypatch.undo()
         cpu.default_implementation.cache_clear()
@@ -281,7 +281,7 @@ def test_a_build_of_torch_without_mkl_or_onednn_is_not_said_to_have_it(
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     monkeypatch.setattr(torch.ops, "mkldnn", None)  # its operators are not there
-    with cpu.override_implementation(products="MKL"):
+    with cpu.override_implementation(float32_library="MKL"):
         assert cpu.facts()["float32_products"] == "BLAS"
         assert cpu.describe_implementation(torch.float32).startswith("products by BLAS, ")
     assert not cpu.has_onednn(torch.bfloat16)

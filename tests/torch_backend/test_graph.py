@@ -56,7 +56,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     half = precision.PRECISIONS["fp16"]._replace(loss_scale=2.0**17)
     monkeypatch.setitem(precision.PRECISIONS, "fp16", half)
     monkeypatch.setattr(graph, "_failure", None)
-    with cpu.override_implementation(kernels="torch", products="MKL"):
+    with cpu.override_implementation(kernels="torch", float32_library="MKL"):
         yield
 
 

@@ -85,9 +85,9 @@ def test_the_recurrence_and_its_gradients(
         return [*(output.detach() for output in outputs), *torch.autograd.grad(outputs, leaves, d_outputs)]
 
     expected = compute([value.double() for value in inputs], [value.double() for value in d_outputs])
-    for library_name in cpu.PRODUCTS:
-        with cpu.override_implementation(products=library_name) as choice:
-            if choice.products != library_name:
+    for library_name in cpu.FLOAT32_LIBRARIES:
+        with cpu.override_implementation(float32_library=library_name) as choice:
+            if choice.float32_library != library_name:
                 continue
             by_threads = []
             for _ in in_threads(1, 2):
@@ -183,7 +183,7 @@ def test_other_matrices_are_not_multiplied_by_openblas() -> None:
     far_apart = torch.zeros(3).as_strided((1, 3), (2**32, 1))
     refused = [a.double(), a.bfloat16(), a.to("meta"), a[:, ::2], a[::2, ::3], a[:1].expand(4, 6)]
     refused += [a[0], a[:0], far_apart, torch._neg_view(a)]
-    with cpu.override_implementation(products="OpenBLAS"):
+    with cpu.override_implementation(float32_library="OpenBLAS"):
         for other in refused:
             assert not native.can_multiply(a, other)
             assert cpu.find_openblas_kernels(a, other) is None
@@ -543,7 +543,7 @@ class TestWithoutKernels:
         folder = tmp_path / "run"
         new = runs.arguments(small_corpus, folder, "--model", "block_fused", "--epochs", "1")
         code = "import sys; from ptb_lm import train; sys.exit(train.main({}) or train.main({}))"
-        environment = {cpu.VARIABLE: "torch", "XDG_CACHE_HOME": str(tmp_path)}
+        environment = {cpu.KERNELS_VARIABLE: "torch", "XDG_CACHE_HOME": str(tmp_path)}
         done = run(code.format(new, ["--resume", str(folder), "--epochs", "2"]), **environment)
         assert (done.returncode, done.stderr) == (0, "")
         assert runs.result(folder)["environment"]["kernels"] == "torch"

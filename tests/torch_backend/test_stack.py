@@ -14,7 +14,7 @@ from ptb_lm.model import cells, parameters, reference
 from ptb_lm.model.cells import CELLS
 from ptb_lm.model.cells.cell import Cell
 from ptb_lm.model.dropout_places import Place
-from ptb_lm.torch_backend.cells import Layer, Lengths, StackLayer
+from ptb_lm.torch_backend.cells import Layer, StackLayer, ValidSteps
 from ptb_lm.torch_backend.dropout import draw_mask, no_dropout
 from ptb_lm.torch_backend.runtime import apply_execution
 from ptb_lm.torch_backend.stack import RecurrentStack, State
@@ -257,8 +257,8 @@ def test_no_padded_step_is_computed() -> None:
         return layer(x_TBI, state)
 
     x_TBI, state = tensors(2, False)
-    lengths = Lengths(torch.tensor(LENGTHS), STEPS, torch.device("cpu"))
-    lengths.run(note_shape, x_TBI, state[0], backwards=False)  # type: ignore[arg-type]
+    valid_steps = ValidSteps(torch.tensor(LENGTHS), STEPS, torch.device("cpu"))
+    valid_steps.run(note_shape, x_TBI, state[0], backwards=False)  # type: ignore[arg-type]
     assert given == [(1, 6), (3, 5), (2, 4), (3, 2)]
     assert sum(steps * samples for steps, samples in given) == sum(LENGTHS)
 

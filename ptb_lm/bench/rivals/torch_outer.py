@@ -28,7 +28,7 @@ from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.cells import Layer, LSTMState
 from ptb_lm.torch_backend.dropout import Dropout
 from ptb_lm.torch_backend.runtime import apply_execution, check_compiler
-from ptb_lm.torch_backend.stack import Directions, RecurrentStack, State
+from ptb_lm.torch_backend.stack import DirectionalLayer, RecurrentStack, State
 
 # Returns the output and each layer's state, of the input and each layer's state.
 Run: TypeAlias = Callable[[Tensor, list[Any]], tuple[Tensor, list[Any]]]
@@ -72,7 +72,7 @@ class ScriptedBackend(TorchBackend):
         super().__init__(config, weights, choice)
         # No layer has two directions, and none is torch.nn.LSTM: the registry has no such model.
         layers = Layers(
-            [layer.directions[0] for layer in cast("list[Directions]", self.network.stack.layers)]
+            [layer.directions[0] for layer in cast("list[DirectionalLayer]", self.network.stack.layers)]
         )
         self.network.executed_stack = Stack(apply_execution(cast(Layer, layers), "jit"))
 

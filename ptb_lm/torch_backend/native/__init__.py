@@ -73,7 +73,7 @@ class Kernels:
         check(gates_PG, dtype, steps, 4 * hidden)
         check(bias_G, dtype, 4 * hidden)
         check(kernel_HG, dtype, hidden, 4 * hidden)
-        check_part(h, dtype, samples + steps, hidden, width)
+        check_strided(h, dtype, samples + steps, hidden, width)
         check(c, torch.float32, samples + steps, hidden)
         packed_kernel = kernel_HG.new_empty(round_up(hidden, self.lanes) * 4 * width)
         self.call(
@@ -176,11 +176,11 @@ class Kernels:
         total: float = self.call("sum_of_squares", values.dtype, values.numel(), values)
         return total
 
-    def mask(self, out: Tensor, random: Tensor, limit: int, factor: float) -> None:
-        """Set each number of `out` to `factor`, or to 0 where its 16-bit `random` is above `limit`."""
+    def mask(self, out: Tensor, random: Tensor, largest_kept: int, factor: float) -> None:
+        """Set each number of `out` to `factor`, or to 0 where its 16-bit `random` is above `largest_kept`."""
         check(out, out.dtype, *out.shape)
         check(random, torch.uint16, *out.shape)
-        self.call("mask", out.dtype, out.numel(), random, limit, ctypes.c_float(factor), out)
+        self.call("mask", out.dtype, out.numel(), random, largest_kept, ctypes.c_float(factor), out)
 
     def update(
         self, master: Tensor, gradient: Tensor, weight: Tensor, scale: float, decay: float = 0.0
@@ -258,7 +258,10 @@ def _to_c(argument: Any) -> Any:
 
 
 def check(tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:
-    """Raise ValueError if a tensor does not fit a kernel, which would read or write outside of it."""
+    """Raise ValueError unless a tensor is contiguous, on the CPU, and of this type and shape.
+
+    A kernel would read or write outside of another one.
+    """
     if (
         tensor.device.type != "cpu"
         or not tensor.is_contiguous()
@@ -267,8 +270,11 @@ def check(tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:
         raise ValueError(f"a tensor of {tensor.dtype} {tuple(tensor.shape)} where {dtype} {shape} is needed")
 
 
-def check_part(tensor: Tensor, dtype: torch.dtype, rows: int, width: int, stride: int) -> None:
-    """Raise ValueError if a matrix is no part of one whose rows are so wide."""
+def check_strided(tensor: Tensor, dtype: torch.dtype, rows: int, width: int, stride: int) -> None:
+    """Raise ValueError unless a tensor is a matrix [rows, width] of this type on the CPU.
+
+    Its rows must begin `stride` numbers apart.
+    """
     found = (tensor.device.type, tensor.dtype, tuple(tensor.shape), tensor.stride())
     if found != ("cpu", dtype, (rows, width), (stride or 1, 1)):
         raise ValueError(f"a tensor {found} where {dtype} {(rows, width)} in rows of {stride} is needed")

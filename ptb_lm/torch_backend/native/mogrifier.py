@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ptb_lm.torch_backend.native import Kernels, check, check_part, list_integers, round_up
+from ptb_lm.torch_backend.native import Kernels, check, check_strided, list_integers, round_up
 
 
 class Round(NamedTuple):
@@ -134,8 +134,8 @@ def backward(
     check(d_output_PH, dtype, packed, hidden)
     check(d_c_BH, torch.float32, batch_sizes[0], hidden)
     for number, (each, gradient) in enumerate(zip(rounds, gradients, strict=True)):
-        check_part(gradient.z_PW, dtype, packed, len(each.bias_W), sizes.stride[number % 2])
-        check_part(gradient.inner_Pk, dtype, packed, sizes.rank, sizes.rank_stride)
+        check_strided(gradient.z_PW, dtype, packed, len(each.bias_W), sizes.stride[number % 2])
+        check_strided(gradient.inner_Pk, dtype, packed, sizes.rank, sizes.rank_stride)
     widths = [round_up(width, 2 * kernels.lanes) for width in sizes.width]
     d_x, d_h = (torch.zeros(batch_sizes[0], width, dtype=torch.float32, device="cpu") for width in widths)
     d_gates_PG, d_x_PI = torch.empty_like(layer.gates_PG), layer.x_PI.new_empty(packed, inputs)
@@ -164,8 +164,8 @@ def _check_layer(
     strides = tuple(kernels.state_width(width, dtype) for width in widths)
     rank = len(rounds[0].right_kW) if rounds else 0
     rank_stride = kernels.state_width(rank, dtype)
-    check_part(layer.x_PI, dtype, packed, inputs, strides[0])
-    check_part(layer.h, dtype, samples + packed, hidden, strides[1])
+    check_strided(layer.x_PI, dtype, packed, inputs, strides[0])
+    check_strided(layer.h, dtype, samples + packed, hidden, strides[1])
     check(layer.c, torch.float32, samples + packed, hidden)
     check(layer.gates_PG, dtype, packed, 4 * hidden)
     check(layer.kernel_IG, dtype, inputs, 4 * hidden)
@@ -176,9 +176,9 @@ def _check_layer(
         check(each.kernel, dtype, other, rank or own)
         check(each.right_kW, dtype, rank, own)
         check(each.bias_W, dtype, own)
-        check_part(each.inner_Pk, dtype, packed, rank, rank_stride)
+        check_strided(each.inner_Pk, dtype, packed, rank, rank_stride)
         check(each.tanh_PW, dtype, packed, own)
-        check_part(each.gated_PW, dtype, packed, own, stride)
+        check_strided(each.gated_PW, dtype, packed, own, stride)
     return _Sizes((ctypes.c_int64 * 2)(*widths), (ctypes.c_int64 * 2)(*strides), rank, rank_stride)
 
 
