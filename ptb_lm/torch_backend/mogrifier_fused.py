@@ -1,6 +1,6 @@
 """The Mogrifier (ptb_lm.model.cells.mogrifier_lstm) in torch, block_fused: one operation for a sequence.
 
-Each product of a step needs the one before it. What is left for all steps at once are the slopes of the
+Each product of a step needs the one before it. What is left for all steps at once are the derivatives of the
 nonlinearities and the gradients with respect to the weights. What the steps compute lies in buffers that are
 made once.
 
