@@ -126,7 +126,7 @@ def final_state(run: Path) -> dict[str, np.ndarray]:
     from ptb_lm.training import tensors
     from ptb_lm.training.run_directory import RunDirectory
 
-    return tensors.load(RunDirectory(run).state)[0]
+    return tensors.load(RunDirectory(run).state_path)[0]
 
 
 def assert_equal_runs(run: Path, expected: Path) -> None:
@@ -136,7 +136,7 @@ def assert_equal_runs(run: Path, expected: Path) -> None:
 
     state, expected_state = final_state(run), final_state(expected)
     assert_arrays(state, expected_state)
-    best, expected_best = (tensors.load(RunDirectory(path).weights)[0] for path in (run, expected))
+    best, expected_best = (tensors.load(RunDirectory(path).weights_path)[0] for path in (run, expected))
     assert_arrays(best, expected_best)
     assert untimed_rows(run) == untimed_rows(expected)
     for key in UNTIMED_RESULT:

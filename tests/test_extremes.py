@@ -110,9 +110,9 @@ def test_an_error_while_a_file_is_read_names_it(tmp_path: Path, monkeypatch: pyt
     unreadable = Path("/proc/self/mem")  # a file that cannot be read from its beginning
     monkeypatch.setattr(Path, "read_bytes", broken)
     for path, read in (
-        (directory.config, directory.read_config),
-        (directory.metrics, directory.read_metrics),
-        (directory.vocabulary, lambda: Vocabulary.load(directory.vocabulary)),
+        (directory.config_path, directory.read_config),
+        (directory.metrics_path, directory.read_metrics),
+        (directory.vocabulary_path, lambda: Vocabulary.load(directory.vocabulary_path)),
         (unreadable, lambda: text.build_vocabulary(text_file.TextSlice(unreadable))),
     ):
         with pytest.raises(OSError, match="Input/output error") as caught:

@@ -333,12 +333,12 @@ def test_the_files_of_a_killed_first_save_are_ignored(
     directory = RunDirectory(tmp_path / "run")
     run = run_flags.new_config({"hidden_size": 6})
     steps = [
-        lambda: directory.state.parent.mkdir(parents=True),
+        lambda: directory.state_path.parent.mkdir(parents=True),
         lambda: (directory.path / ".config.json.a1_b.tmp").write_text("{"),
         lambda: directory.write_config(run),
         lambda: (directory.path / ".vocabulary.txt.a1_b.tmp").write_text("a"),
         lambda: directory.create(run, Vocabulary(["a"])),
-        lambda: (directory.state.parent / ".training.safetensors.a1_b.tmp").write_text("half"),
+        lambda: (directory.state_path.parent / ".training.safetensors.a1_b.tmp").write_text("half"),
     ]
     for step in steps[: there + 1]:
         step()

@@ -437,7 +437,7 @@ def truncate_state(kept: int) -> Callable[[Path], None]:
     """Return a change that cuts a run's state off."""
 
     def truncate(run: Path) -> None:
-        state = RunDirectory(run).state
+        state = RunDirectory(run).state_path
         state.write_bytes(state.read_bytes()[:kept])
 
     return truncate
@@ -447,21 +447,21 @@ def replace_generator(generator: np.ndarray | None) -> Callable[[Path], None]:
     """Return a change of the random stream in a run's state."""
 
     def change(run: Path) -> None:
-        arrays, metadata = tensors.load(RunDirectory(run).state)
+        arrays, metadata = tensors.load(RunDirectory(run).state_path)
         del arrays["training.torch.generator"]
         if generator is not None:
             arrays["training.torch.generator"] = generator
-        tensors.save(RunDirectory(run).state, arrays, metadata)
+        tensors.save(RunDirectory(run).state_path, arrays, metadata)
 
     return change
 
 
 def remove_the_state(run: Path) -> None:
-    RunDirectory(run).state.unlink()
+    RunDirectory(run).state_path.unlink()
 
 
 def put_weights_for_the_state(run: Path) -> None:
-    shutil.copy(run / "weights.safetensors", RunDirectory(run).state)
+    shutil.copy(run / "weights.safetensors", RunDirectory(run).state_path)
 
 
 def put_weights_of_the_first_epoch(run: Path) -> None:
@@ -836,11 +836,11 @@ def test_a_full_disk_stops_a_new_run_before_it_works(
 
 def test_the_folder_of_the_state_is_made_again(run: Path, data: Path) -> None:
     corpus, directory = load(str(data)), RunDirectory(run)
-    saved, config = directory.state.read_bytes(), directory.read_config()
+    saved, config = directory.state_path.read_bytes(), directory.read_config()
     state = directory.read_state(corpus)
-    shutil.rmtree(directory.state.parent)
+    shutil.rmtree(directory.state_path.parent)
     directory.write_state(state, corpus=corpus, run=config)
-    assert directory.state.read_bytes() == saved
+    assert directory.state_path.read_bytes() == saved
 
 
 def test_weights_that_improve_take_the_old_result_away(run: Path) -> None:

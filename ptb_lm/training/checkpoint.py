@@ -132,7 +132,7 @@ class Checkpoints:
             raise
         except (UserError, KeyError) as error:
             problem = f"it lacks the tensor {error}" if isinstance(error, KeyError) else error
-            raise UserError(f"{self.directory.state} does not fit this run: {problem}") from None
+            raise UserError(f"{self.directory.state_path} does not fit this run: {problem}") from None
         self._compare_with_best(progress, best, epochs=config.epochs)
         return state, progress
 
@@ -145,11 +145,12 @@ class Checkpoints:
             # The weights are no longer those of the last epoch's end.
             raise UserError(f"--epochs {epochs}: the run is already in epoch {progress.epoch + 1}")
         if progress.best_epoch and not best:
-            raise UserError(f"{self.directory.weights} is missing; it holds the best weights so far")
+            raise UserError(f"{self.directory.weights_path} is missing; it holds the best weights so far")
         if best and best["valid_perplexity"] > progress.best_perplexity:  # a copy from an earlier time
             raise UserError(
-                f"{self.directory.weights} holds the weights of epoch {best['epoch']}, and by "
-                f"{self.directory.state} epoch {progress.best_epoch} is best; restore the weights of that one"
+                f"{self.directory.weights_path} holds the weights of epoch {best['epoch']}, and by "
+                f"{self.directory.state_path} epoch {progress.best_epoch} is best; restore the weights of "
+                "that one"
             )
         if best and best["valid_perplexity"] < progress.best_perplexity:
             # The process died after it wrote these weights and before it wrote the state of their epoch.

@@ -139,7 +139,7 @@ def report(result: dict[str, Any], directory: RunDirectory) -> None:
         f"epoch {result['best_epoch']}; {result['words_per_second']:,.0f} words/s; "
         f"{result['seconds']:,.0f} s){_final_epoch(result)}"
     )
-    cli.try_print_line(f"written to {directory.result}")
+    cli.try_print_line(f"written to {directory.result_path}")
 
 
 def _final_epoch(result: dict[str, Any]) -> str:

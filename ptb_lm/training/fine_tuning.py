@@ -54,7 +54,7 @@ class Start:
             UserError: It is not a run directory, or has no weights.
         """
         directory = run_folders.find(path)
-        model, digest = tensors.read_with_digest(directory.weights, directory.read_model)
+        model, digest = tensors.read_with_digest(directory.weights_path, directory.read_model)
         return cls(directory, *model, weights_sha256=digest)
 
     def config(self, flag_values: Mapping[str, Any]) -> RunConfig:

@@ -122,7 +122,7 @@ def parse_request(flag_values: dict[str, Any], command: str, ranks: Ranks) -> Tr
     config = start.config(flag_values) if start else new_config(flag_values)
     if "run_dir" in flag_values:
         path, overwrite = flag_values["run_dir"], bool(flag_values.get("overwrite"))
-        source = start.directory.weights if start else None
+        source = start.directory.weights_path if start else None
         ranks.run_on_first(lambda: run_folders.refuse_existing(path, overwrite=overwrite, init_from=source))
     if ranks.size == 1:  # otherwise all of them load the text together
         run_data.check_folder(config)  # which is told before the framework is imported
@@ -248,7 +248,7 @@ def _check_unchanged(request: TrainRequest, directory: RunDirectory) -> None:
         path, overwrite = directory.path, bool(request.flag_values.get("overwrite"))
         directory.ranks.run_on_first(lambda: run_folders.refuse_existing(path, overwrite=overwrite))
     elif directory.read_config() != request.found:
-        raise UserError(f"another process has changed {directory.config}; try again")
+        raise UserError(f"another process has changed {directory.config_path}; try again")
 
 
 def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:

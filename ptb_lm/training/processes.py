@@ -268,7 +268,7 @@ def torchrun_job() -> dict[str, Any]:
 def _is_of_this_job(path: Path, command: str) -> bool:
     """Return whether this torchrun began the run; an earlier one may have run the same command."""
     directory = RunDirectory(path)
-    if not directory.state.exists():
+    if not directory.state_path.exists():
         return False
     progress = directory.read_state().progress
     torchrun_id = progress.environments[-1].get("torchrun_id")

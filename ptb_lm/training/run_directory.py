@@ -50,8 +50,7 @@ def _on_first(
 class RunDirectory:
     """The files of a run.
 
-    The attributes `config`, `metrics` and so on are the paths of the files, for errors and for people. The
-    methods read and write the files.
+    The methods read and write the files; the attributes are their paths, for errors and for people.
 
     Of several processes that train the run the first reads and writes, and all know what it read. The others
     need not see the folder: they may be on other machines. An error of the first is one of all.
@@ -63,22 +62,28 @@ class RunDirectory:
 
     def __init__(self, path: Path, ranks: Ranks = SINGLE_PROCESS) -> None:
         self.path, self.ranks = path, ranks
-        self.config = path / "config.json"
-        self.metrics = path / "metrics.jsonl"
-        self.result = path / "result.json"
-        self.weights = path / "weights.safetensors"
-        self.vocabulary = path / "vocabulary.txt"
-        self.state = path / "state" / "training.safetensors"
+        self.config_path = path / "config.json"
+        self.metrics_path = path / "metrics.jsonl"
+        self.result_path = path / "result.json"
+        self.weights_path = path / "weights.safetensors"
+        self.vocabulary_path = path / "vocabulary.txt"
+        self.state_path = path / "state" / "training.safetensors"
 
     @_on_first
     def create(self, run: RunConfig, vocabulary: Vocabulary) -> None:
         """Make the folder with its configuration and vocabulary, and remove the files of an older run."""
         (self.path / "state").mkdir(parents=True, exist_ok=True)
         self.remove_leftovers()
-        for stale in (self.state, self.weights, self.result, self.metrics, *self.event_files()):
+        for stale in (
+            self.state_path,
+            self.weights_path,
+            self.result_path,
+            self.metrics_path,
+            *self.event_files(),
+        ):
             stale.unlink(missing_ok=True)
         self.write_config(run)
-        vocabulary.save(self.vocabulary)
+        vocabulary.save(self.vocabulary_path)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -88,7 +93,7 @@ class RunDirectory:
             UserError: Another process is at work in it.
         """
         with contextlib.ExitStack() as held:  # by the first process
-            lock = files.lock(self.state.parent, name=self.path)
+            lock = files.lock(self.state_path.parent, name=self.path)
             self.ranks.run_on_first(lambda: held.enter_context(lock))
             yield
 
@@ -98,14 +103,14 @@ class RunDirectory:
         The temporary files of a killed process do not count.
         """
         leftovers = set(self._leftovers())
-        early_files = {self.config, self.vocabulary, self.state.parent, *self.event_files()}
+        early_files = {self.config_path, self.vocabulary_path, self.state_path.parent, *self.event_files()}
         entries = set(self.path.iterdir()) - leftovers
-        if not entries <= early_files or set(self.state.parent.glob("*")) - leftovers:
+        if not entries <= early_files or set(self.state_path.parent.glob("*")) - leftovers:
             return False
         try:
             self.read_config()
         except UserError:
-            return entries == {self.state.parent}
+            return entries == {self.state_path.parent}
         return True
 
     @_on_first
@@ -115,13 +120,20 @@ class RunDirectory:
             leftover.unlink(missing_ok=True)
 
     def _leftovers(self) -> Iterator[Path]:
-        for path in (self.config, self.metrics, self.result, self.weights, self.vocabulary, self.state):
+        for path in (
+            self.config_path,
+            self.metrics_path,
+            self.result_path,
+            self.weights_path,
+            self.vocabulary_path,
+            self.state_path,
+        ):
             yield from files.leftovers(path)
 
     @_on_first
     def write_config(self, run: RunConfig) -> None:
         """Write config.json."""
-        json_files.write(self.config, run.to_json())
+        json_files.write(self.config_path, run.to_json())
 
     @_on_first
     def read_config(self) -> RunConfig:
@@ -130,9 +142,9 @@ class RunDirectory:
         Raises:
             UserError: It is missing, not a configuration, or has changed since it was written.
         """
-        with _explain_missing(self.config):
-            values = json_files.read(self.config, remedy=CONFIG_REMEDY)
-        return RunConfig.from_json(values, self.config)
+        with _explain_missing(self.config_path):
+            values = json_files.read(self.config_path, remedy=CONFIG_REMEDY)
+        return RunConfig.from_json(values, self.config_path)
 
     @_on_first
     def read_vocabulary(self) -> Vocabulary:
@@ -141,17 +153,17 @@ class RunDirectory:
         Raises:
             UserError: It is missing or not a vocabulary.
         """
-        return Vocabulary.load(self.vocabulary)
+        return Vocabulary.load(self.vocabulary_path)
 
     @_on_first
     def write_metrics(self, rows: Sequence[JsonObject]) -> None:
         """Write metrics.jsonl, one row per epoch, whole and atomically, so that no row is ever incomplete."""
-        json_files.write_lines(self.metrics, rows)
+        json_files.write_lines(self.metrics_path, rows)
 
     @_on_first
     def restore_metrics(self, rows: Sequence[JsonObject]) -> None:
         """Write metrics.jsonl if it is missing."""
-        if not self.metrics.exists():
+        if not self.metrics_path.exists():
             self.write_metrics(rows)
 
     def read_metrics(self) -> list[JsonObject]:
@@ -161,19 +173,19 @@ class RunDirectory:
             NoEpochError: No epoch has ended yet.
             UserError: The file is missing or broken, or a line has changed since it was written.
         """
-        if self.config.is_file() and not self.metrics.exists():
+        if self.config_path.is_file() and not self.metrics_path.exists():
             kind = NoEpochError if self.is_expendable() else UserError
-            raise kind(f"{self.metrics} is missing")
-        with _explain_missing(self.metrics):
-            rows = metrics.read_epochs(self.metrics)
+            raise kind(f"{self.metrics_path} is missing")
+        with _explain_missing(self.metrics_path):
+            rows = metrics.read_epochs(self.metrics_path)
         if not rows:
-            raise NoEpochError(f"{self.metrics} holds no epochs yet")
+            raise NoEpochError(f"{self.metrics_path} holds no epochs yet")
         return rows
 
     @_on_first
     def write_result(self, result: JsonObject) -> None:
         """Write result.json."""
-        json_files.write(self.result, result)
+        json_files.write(self.result_path, result)
 
     @_on_first
     def read_result(self) -> JsonObject | None:
@@ -182,7 +194,7 @@ class RunDirectory:
         Raises:
             UserError: It is not a run's result, or has changed since it was written.
         """
-        return metrics.read_result(self.result) if self.result.exists() else None
+        return metrics.read_result(self.result_path) if self.result_path.exists() else None
 
     def read_end(self, epochs: int) -> JsonObject:
         """Read result.json, if it is of the run as it is.
@@ -198,7 +210,9 @@ class RunDirectory:
         """
         result = self.read_result() or {}
         if epochs < result.get("epochs", 0):
-            raise UserError(f"{self.metrics} ends before epoch {result['epochs']}, the last in {self.result}")
+            raise UserError(
+                f"{self.metrics_path} ends before epoch {result['epochs']}, the last in {self.result_path}"
+            )
         return {} if epochs > result.get("epochs", 0) else result
 
     def has_ended(self) -> bool:
@@ -207,12 +221,12 @@ class RunDirectory:
         Raises:
             UserError: As read_end and read_metrics do, if there is a result.
         """
-        return self.result.exists() and bool(self.read_end(len(self.read_metrics())))
+        return self.result_path.exists() and bool(self.read_end(len(self.read_metrics())))
 
     @_on_first
     def remove_result(self) -> None:
         """Remove result.json, because it is out of date."""
-        self.result.unlink(missing_ok=True)
+        self.result_path.unlink(missing_ok=True)
 
     @_on_first
     def read_weights(self, run: RunConfig, vocabulary: Vocabulary) -> Arrays:
@@ -225,22 +239,25 @@ class RunDirectory:
 
     def _load_weights(self, run: RunConfig, vocabulary: Vocabulary) -> tuple[Arrays, JsonObject]:
         """Return the best weights and their metadata, checked as `read_weights` says."""
-        if self.config.is_file() and not self.weights.exists():
-            raise UserError(f"{self.weights} is missing; the first epoch of a run writes it")
+        if self.config_path.is_file() and not self.weights_path.exists():
+            raise UserError(f"{self.weights_path} is missing; the first epoch of a run writes it")
         import_it = shlex.join(["ptb-lm", "import", str(self.path)])
         remedy = f"restore it, or, to use what it is now, make a run of it with: {import_it}"
-        arrays, metadata = tensors.load(self.weights, known=WEIGHTS_METADATA, remedy=remedy)
+        arrays, metadata = tensors.load(self.weights_path, known=WEIGHTS_METADATA, remedy=remedy)
         if metadata.get("vocabulary_sha256") != vocabulary.sha256:
             raise UserError(
-                f"{self.weights} was trained with another vocabulary than {self.vocabulary}: {remedy}"
+                f"{self.weights_path} was trained with another vocabulary than {self.vocabulary_path}: "
+                f"{remedy}"
             )
-        self._check_config(run, metadata, self.weights)
+        self._check_config(run, metadata, self.weights_path)
         try:
             parameters.check(
                 arrays, parameters.shapes(run.hyperparameters, len(vocabulary)), dtype=np.float32
             )
         except UserError as error:
-            raise UserError(f"{self.weights} does not fit {self.config}: {error}; {remedy}") from None
+            raise UserError(
+                f"{self.weights_path} does not fit {self.config_path}: {error}; {remedy}"
+            ) from None
         return arrays, metadata
 
     def read_model(self) -> tuple[RunConfig, Vocabulary, Arrays]:
@@ -259,13 +276,13 @@ class RunDirectory:
         Raises:
             UserError: As for `read_weights`, or the file does not name the epoch of its weights.
         """
-        if not self.weights.exists():
+        if not self.weights_path.exists():
             return None
         best: JsonObject = self._load_weights(run, vocabulary)[1].get("best", {})
         try:
             json_fields.convert(best, Best)
         except ValueError as error:
-            raise UserError(f"{self.weights} does not name the epoch of its weights: {error}") from None
+            raise UserError(f"{self.weights_path} does not name the epoch of its weights: {error}") from None
         return best
 
     @_on_first
@@ -286,7 +303,7 @@ class RunDirectory:
             **({"best": best} if best else {}),
         }
         singles = {name: array.astype(np.float32) for name, array in weights.items()}
-        tensors.save(self.weights, singles, metadata)
+        tensors.save(self.weights_path, singles, metadata)
 
     @_on_first
     def read_state(self, corpus: Corpus | None = None, run: RunConfig | None = None) -> SavedState:
@@ -296,13 +313,13 @@ class RunDirectory:
             UserError: The file is missing, truncated, damaged or foreign, or was saved with another corpus or
                 by another run than these.
         """
-        state, metadata = SavedState.load(self.state)
+        state, metadata = SavedState.load(self.state_path)
         if run is not None:
-            self._check_config(run, metadata, self.state)
+            self._check_config(run, metadata, self.state_path)
         if corpus is not None and metadata.get("corpus_sha256") != corpus.sha256:
             # The best weights, once there are any, tell whether the vocabulary is the same.
-            what = "the data" if self.weights.exists() else f"the data or {self.vocabulary}"
-            raise UserError(f"{what} differ from those that {self.state} was trained on")
+            what = "the data" if self.weights_path.exists() else f"the data or {self.vocabulary_path}"
+            raise UserError(f"{what} differ from those that {self.state_path} was trained on")
         return state
 
     @_on_first
@@ -311,8 +328,8 @@ class RunDirectory:
 
         Its folder is made again if somebody removed it while the run was trained.
         """
-        self.state.parent.mkdir(exist_ok=True)
-        state.save(self.state, config=run.to_json(), corpus_sha256=corpus.sha256)
+        self.state_path.parent.mkdir(exist_ok=True)
+        state.save(self.state_path, config=run.to_json(), corpus_sha256=corpus.sha256)
 
     def _check_config(self, run: RunConfig, metadata: JsonObject, path: Path) -> None:
         """Check that config.json and a file of tensors agree on all values that may not change."""
@@ -320,7 +337,7 @@ class RunDirectory:
             raise UserError(f"{path} does not name the configuration of its run")
         written = RunConfig.from_json(metadata["config"], path)
         if differences := written.differences(run, ignore=RESUMABLE):
-            raise UserError(f"{self.config} and {path} differ: {', '.join(differences)}")
+            raise UserError(f"{self.config_path} and {path} differ: {', '.join(differences)}")
 
     def event_files(self) -> list[Path]:
         """Return TensorBoard's files."""

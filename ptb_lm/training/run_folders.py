@@ -21,7 +21,7 @@ def find(run: str | Path) -> RunDirectory:
     A run in a folder `demo` of the current folder is found first.
     """
     directory = RunDirectory(Path(run))
-    is_demo = directory.path == Path(DEMO_NAME) and not directory.config.exists()
+    is_demo = directory.path == Path(DEMO_NAME) and not directory.config_path.exists()
     return RunDirectory(DEMO) if is_demo else directory
 
 
@@ -78,14 +78,18 @@ def refuse_existing(path: Path, *, overwrite: bool, init_from: Path | None = Non
         raise UserError(f"{path} is a file, not a run directory")
     if not path.is_dir() or not any(path.iterdir()) or directory.is_expendable():
         return
-    if not directory.config.exists():
+    if not directory.config_path.exists():
         raise UserError(f"{path} has files but no run; give --run-dir a new folder")
     try:
         there = directory.read_config()
     except UserError as error:
         raise UserError(f"{error}; a new run needs another --run-dir") from None
     if overwrite:
-        if init_from is not None and directory.weights.exists() and directory.weights.samefile(init_from):
+        if (
+            init_from is not None
+            and directory.weights_path.exists()
+            and directory.weights_path.samefile(init_from)
+        ):
             raise UserError(f"--overwrite would remove the weights of {path}, which the new run starts from")
     else:
         again = shlex.join(["--resume", str(path)])

@@ -58,21 +58,21 @@ def remaining_commands(
         UserError: A folder has a run of other flags, or something else; another process is at work in one
             whose run would be replaced; or the text cannot be read.
     """
-    overwrite, init_from = bool(flag_values.get("overwrite")), start.directory.weights if start else None
-    existing = [seed for seed, run in runs.items() if _has_trained(run) and not overwrite]
+    overwrite, init_from = bool(flag_values.get("overwrite")), start.directory.weights_path if start else None
+    existing = [seed for seed, directory in runs.items() if _has_trained(directory) and not overwrite]
     if existing:
         config = _with_origins(config, start, extend=bool(flag_values.get("extend_vocabulary")))
     flags = {name: value for name, value in flag_values.items() if name not in ("seeds", "jobs", "run_dir")}
     commands = {}
-    for seed, run in runs.items():
+    for seed, directory in runs.items():
         if seed in existing:
-            command = _resume_command(run, seed, config, flags)
+            command = _resume_command(directory, seed, config, flags)
         else:
-            run_folders.refuse_existing(run.path, overwrite=overwrite, init_from=init_from)
-            if run.state.parent.is_dir():
-                with run.lock():  # another process in it is told of before the first seed trains
+            run_folders.refuse_existing(directory.path, overwrite=overwrite, init_from=init_from)
+            if directory.state_path.parent.is_dir():
+                with directory.lock():  # another process in it is told of before the first seed trains
                     pass
-            command = command_line({**flags, "seed": seed, "run_dir": run.path})
+            command = command_line({**flags, "seed": seed, "run_dir": directory.path})
         if command is not None:
             commands[seed] = command
     return commands
@@ -96,7 +96,11 @@ def how_to_continue(
         choice: Choices of the flags.
     """
     replace = bool(flag_values.get("overwrite"))
-    waiting = [seed for seed, run in runs.items() if replace and files.identity(run.config) == before[seed]]
+    waiting = [
+        seed
+        for seed, directory in runs.items()
+        if replace and files.identity(directory.config_path) == before[seed]
+    ]
     begun = [seed for seed in runs if seed not in waiting]
     again = {**flag_values, "overwrite": False}
     commands = [again] if begun else []
@@ -119,7 +123,7 @@ def command_line(flag_values: Mapping[str, Any]) -> list[str]:
 
 def _has_trained(directory: RunDirectory) -> bool:
     """Return whether a run there has saved a state, so that something would be lost."""
-    return directory.config.exists() and not directory.is_expendable()
+    return directory.config_path.exists() and not directory.is_expendable()
 
 
 def _with_origins(config: RunConfig, start: Start | None, *, extend: bool) -> RunConfig:
@@ -151,9 +155,9 @@ def _resume_command(
     if result and result["epochs"] == epochs:
         cli.try_print_line(f"seed {seed} has ended, in {path}")
         return None
-    if not directory.state.exists():
+    if not directory.state_path.exists():
         raise UserError(
-            f"{directory.state} is missing, and the run cannot continue to epoch {epochs} without it"
+            f"{directory.state_path} is missing, and the run cannot continue to epoch {epochs} without it"
         )
     kept = {name: value for name, value in flags.items() if name not in NEW_RUN_FLAGS}
     return command_line({**kept, "seed": seed, "epochs": epochs, "resume": path})

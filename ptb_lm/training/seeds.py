@@ -69,7 +69,7 @@ def train(flag_values: dict[str, Any], train_one: TrainOne) -> int:
     )
     flag_values = {**flag_values, "run_dir": folder}
     runs = {seed: RunDirectory(folder / f"seed-{seed}") for seed in seeds}
-    before = {seed: files.identity(run.config) for seed, run in runs.items()}
+    before = {seed: files.identity(directory.config_path) for seed, directory in runs.items()}
     commands = seed_runs.remaining_commands(runs, config, start, flag_values)
 
     def print_how_to_continue() -> None:
@@ -86,7 +86,7 @@ def train(flag_values: dict[str, Any], train_one: TrainOne) -> int:
             with contextlib.suppress(OSError):  # something was wrong, and no run came into it
                 folder.rmdir()
     failures = [seed for seed, status in statuses.items() if status]
-    _report([run for seed, run in runs.items() if seed not in failures], failures, folder)
+    _report([directory for seed, directory in runs.items() if seed not in failures], failures, folder)
     if any(status > 128 for status in statuses.values()):  # of a run that was killed
         print_how_to_continue()
     return max((cli.EXIT_FAILED if status > 128 else status for status in statuses.values()), default=0)
@@ -112,7 +112,7 @@ def _parse(flag_values: dict[str, Any]) -> tuple[list[int], int]:
         raise UserError(f"--seeds names {twice[0]} twice")
     if "run_dir" in flag_values and flag_values["run_dir"].is_file():
         raise UserError(f"{flag_values['run_dir']} is a file, not a folder for runs")
-    if "run_dir" in flag_values and RunDirectory(flag_values["run_dir"]).config.exists():
+    if "run_dir" in flag_values and RunDirectory(flag_values["run_dir"]).config_path.exists():
         raise UserError(f"{flag_values['run_dir']} is the folder of a run; give --seeds another --run-dir")
     return seeds, flag_values.get("jobs", 1)
 
@@ -238,7 +238,7 @@ def _send_signal(children: Iterable[_Child], number: int) -> None:
 
 
 def _report(runs: Sequence[RunDirectory], failures: Sequence[int], folder: Path) -> None:
-    results = [result for run in runs if (result := run.read_result())]
+    results = [result for directory in runs if (result := directory.read_result())]
     if failures:
         which = f"seed{'s' * (len(failures) > 1)} {', '.join(map(str, failures))}"
         cli.try_print_line(f"{which} failed and {'is' if len(failures) == 1 else 'are'} not included below")

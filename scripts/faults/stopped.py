@@ -85,7 +85,7 @@ def _wait_for_step(subject: Subject, step: int, child: int) -> None:
 def _saved_steps(subject: Subject, run: Path) -> int:
     """Return after how many steps of the whole run its state was saved; -1 if there is none."""
     directory = RunDirectory(run)
-    if not directory.state.exists():
+    if not directory.state_path.exists():
         return -1
     progress = directory.read_state().progress
     epochs = RunDirectory(subject.expected).read_config().hyperparameters.epochs

@@ -120,7 +120,7 @@ class Subject:
     def finish(self, run: Path) -> str:
         """Resume a run that was ended, or begin it again where nothing was saved; return the outcome."""
         resume = ["--resume", str(run)]
-        there = RunDirectory(run).state.exists()
+        there = RunDirectory(run).state_path.exists()
         end = self.process(lambda: train.main(resume if there else self.arguments(run)))
         if "Traceback" in end.output:
             return "a traceback"
@@ -203,7 +203,7 @@ def fingerprint(run: Path, *, tensors_only: bool = False) -> str:
         tensors_only: True to leave metrics.jsonl and result.json out.
     """
     directory, digest = RunDirectory(run), hashlib.sha256()
-    for path in (directory.state, directory.weights):
+    for path in (directory.state_path, directory.weights_path):
         for name, array in sorted(tensors.load(path)[0].items()):
             digest.update(name.encode() + array.tobytes())
     if tensors_only:

@@ -40,7 +40,7 @@ def run(
         UserError: A file of the run is broken, or another run has its name.
     """
     directory = RunDirectory(folder)
-    if not directory.metrics.is_file() or not directory.metrics.stat().st_size:
+    if not directory.metrics_path.is_file() or not directory.metrics_path.stat().st_size:
         return False
     found, before = runs.read_run(folder), store.rows(results, store.RUNS, name)
     row = {"id": name, "result": result, **_row(found), "record": record}

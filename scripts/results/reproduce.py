@@ -146,7 +146,7 @@ class _Work:
             self.commit = records.clean_commit(step.result)
         folder = f"checkpoints/reproduce-{self._fill(step.id)}"
         run = RunDirectory(self.root / folder)
-        ended, going_on = run.has_ended(), run.state.exists() and not step.record
+        ended, going_on = run.has_ended(), run.state_path.exists() and not step.record
         if (ended or going_on) and (changed := flags.differences_today(run.read_config(), step.run)):
             raise UserError(
                 f"{folder} is a run of other settings than today's ({', '.join(changed)}); remove that "

@@ -129,7 +129,7 @@ def test_the_best_weights_are_the_averages(recorded: tuple[Path, list[Weights]])
     run, after = recorded
     best = runs.result(run)["best_epoch"]
     assert best > trigger(run), "the flags must let the average be better than what came before"
-    kept, _ = tensors.load(RunDirectory(run).weights)
+    kept, _ = tensors.load(RunDirectory(run).weights_path)
     assert_arrays(kept, mean(after[trigger(run) * STEPS : best * STEPS]), atol=1e-6)
 
 

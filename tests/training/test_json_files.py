@@ -122,7 +122,7 @@ def test_a_change_by_hand_is_refused_until_the_checksum_is_removed(
 
 @pytest.mark.parametrize("checksum", [None, 0, "", [], {}, "0" * 64])
 def test_a_value_that_is_no_checksum_does_not_fit(checksum: Any, directory: RunDirectory) -> None:
-    directory.result.write_text(json.dumps({**RESULT, "sha256": checksum}))
+    directory.result_path.write_text(json.dumps({**RESULT, "sha256": checksum}))
     with pytest.raises(UserError, match="has changed"):
         directory.read_result()
 
@@ -165,8 +165,8 @@ def text(rng: random.Random) -> str:
 def test_lines_that_are_missing_or_elsewhere_are_noticed(
     order: tuple[int, ...], directory: RunDirectory
 ) -> None:
-    lines = directory.metrics.read_text().splitlines(keepends=True)
-    directory.metrics.write_text("".join(lines[number - 1] for number in order))
+    lines = directory.metrics_path.read_text().splitlines(keepends=True)
+    directory.metrics_path.write_text("".join(lines[number - 1] for number in order))
     at = next(at for at, number in enumerate(order, start=1) if number != at)
     problem = f"line {at}: .*epoch {order[at - 1]}, where epoch {at} should be"
     with pytest.raises(UserError, match=problem):
@@ -178,7 +178,7 @@ def test_a_last_line_that_is_missing_is_noticed_beside_the_result(directory: Run
     directory.write_metrics([*ROWS, {**ROWS[0], "epoch": 3}])  # as a run does that goes on after its result
     assert len(results.read_run(directory.path).epochs) == 3
     directory.write_metrics(ROWS[:1])
-    with pytest.raises(UserError, match=f"^{directory.metrics} .*epoch 2, .*{directory.result}$"):
+    with pytest.raises(UserError, match=f"^{directory.metrics_path} .*epoch 2, .*{directory.result_path}$"):
         results.read_run(directory.path)
     directory.remove_result()  # of a run that has not ended, the epochs so far
     assert results.read_run(directory.path).epochs == ROWS[:1]
@@ -188,7 +188,7 @@ def test_a_last_line_that_is_missing_is_noticed_beside_the_result(directory: Run
 def test_the_advice_of_the_errors_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDirectory(runs.train_run(runs.write_corpus(tmp_path / "data"), tmp_path / "run"))
     whole, rows = runs.result(run.path), run.read_metrics()
-    for path in (run.metrics, run.result):
+    for path in (run.metrics_path, run.result_path):
         path.write_text(re.sub(r'(_perplexity": \d)', r"\g<1>1", path.read_text()))
     with pytest.raises(UserError, match=r"metrics\.jsonl, line 1 has changed"):
         results.read_run(run.path)
@@ -198,10 +198,10 @@ def test_the_advice_of_the_errors_helps(tmp_path: Path, capsys: pytest.CaptureFi
     assert run.read_metrics() == rows
     assert runs.result(run.path)["test_perplexity"] == whole["test_perplexity"]
     # Settings: by hand, and by a flag.
-    config = run.config.read_text()
-    run.config.write_text(config.replace('"epochs": 2', '"epochs": 3'))
+    config = run.config_path.read_text()
+    run.config_path.write_text(config.replace('"epochs": 2', '"epochs": 3'))
     for command, flags in ((train, ["--resume", run.path]), (evaluate, [run.path])):
         assert "config.json has changed since" in runs.refusal(capsys, command, *flags)
-    run.config.write_text(config)
+    run.config_path.write_text(config)
     assert train.main(["--resume", str(run.path), "--epochs", "3"]) == 0
     assert run.read_config().hyperparameters.epochs == len(run.read_metrics()) == 3

@@ -107,13 +107,15 @@ def test_a_vocabulary_that_has_changed_is_not_called_other_data(
 ) -> None:
     """The text is encoded by it, and so has another digest, too."""
     run = RunDirectory(shutil.copytree(folder / "run", tmp_path / "run"))
-    words = run.vocabulary.read_text().splitlines(keepends=True)
-    run.vocabulary.write_text("".join([words[1], words[0], *words[2:]]))
+    words = run.vocabulary_path.read_text().splitlines(keepends=True)
+    run.vocabulary_path.write_text("".join([words[1], words[0], *words[2:]]))
     given = ("--resume", run.path, "--epochs", 6)
     said = runs.refusal(capsys, train, *given)
-    assert said.startswith(f"{run.weights} was trained with another vocabulary than {run.vocabulary}")
-    run.weights.unlink()  # as before the first epoch's end
-    assert runs.refusal(capsys, train, *given).startswith(f"the data or {run.vocabulary} differ from ")
+    assert said.startswith(
+        f"{run.weights_path} was trained with another vocabulary than {run.vocabulary_path}"
+    )
+    run.weights_path.unlink()  # as before the first epoch's end
+    assert runs.refusal(capsys, train, *given).startswith(f"the data or {run.vocabulary_path} differ from ")
 
 
 def test_a_resumed_run_ends_as_one_that_never_stopped(

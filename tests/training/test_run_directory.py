@@ -40,7 +40,7 @@ def directory(tmp_path: Path) -> RunDirectory:
     created = RunDirectory(tmp_path / "run")
     created.create(RUN, VOCABULARY)
     weights = parameters.draw_initial(RUN.hyperparameters, len(VOCABULARY), seed=7)
-    tensors.save(created.weights, weights, IDENTITY)
+    tensors.save(created.weights_path, weights, IDENTITY)
     return created
 
 
@@ -53,7 +53,7 @@ def test_written_files_come_back(directory: RunDirectory) -> None:
 
 
 def test_creating_removes_what_an_older_run_left(directory: RunDirectory) -> None:
-    for stale in (directory.result, directory.metrics, directory.state):
+    for stale in (directory.result_path, directory.metrics_path, directory.state_path):
         stale.write_text("old")
     for number in range(2):
         (directory.path / f"events.out.tfevents.{number}.host.1").write_text("old")
@@ -65,13 +65,13 @@ def test_creating_removes_what_an_older_run_left(directory: RunDirectory) -> Non
 
 def changed_config(directory: RunDirectory, **changes: Any) -> None:
     """Change keys of config.json, or remove those that become None; `Config`'s are found by their name."""
-    values = runs.without_checksum(directory.config.read_text())
+    values = runs.without_checksum(directory.config_path.read_text())
     for name, value in changes.items():
         table = values["hyperparameters"] if name in values["hyperparameters"] else values
         table[name] = value
         if value is None:
             del table[name]
-    directory.config.write_text(json.dumps(values))
+    directory.config_path.write_text(json.dumps(values))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_changed_configuration_is_refused(
     changes: dict[str, Any], key: str, directory: RunDirectory
 ) -> None:
     changed_config(directory, **changes)
-    with pytest.raises(UserError, match=f"^{directory.config}.*{re.escape(key)}"):
+    with pytest.raises(UserError, match=f"^{directory.config_path}.*{re.escape(key)}"):
         directory.read_config()
 
 
@@ -118,8 +118,8 @@ def test_a_changed_configuration_is_refused(
     ],
 )
 def test_a_configuration_that_is_none_is_refused(content: bytes, key: str, directory: RunDirectory) -> None:
-    directory.config.write_bytes(content)
-    with pytest.raises(UserError, match=f"^{directory.config} .*{key}"):
+    directory.config_path.write_bytes(content)
+    with pytest.raises(UserError, match=f"^{directory.config_path} .*{key}"):
         directory.read_config()
 
 
@@ -166,13 +166,13 @@ def test_weights_of_another_model_or_text_are_refused(
 ) -> None:
     weights = directory.read_weights(RUN, VOCABULARY) | changes
     kept = {name: array for name, array in weights.items() if array is not None}
-    tensors.save(directory.weights, kept, metadata)
+    tensors.save(directory.weights_path, kept, metadata)
     with pytest.raises(UserError, match=rf"weights\.safetensors .*{problem}"):
         directory.read_weights(RUN, VOCABULARY)
 
 
 def test_a_run_without_weights_says_why(directory: RunDirectory) -> None:
-    directory.weights.unlink()
+    directory.weights_path.unlink()
     with pytest.raises(UserError, match=r"safetensors is missing; .*epoch"):
         directory.read_weights(RUN, VOCABULARY)
 
@@ -193,7 +193,9 @@ def test_the_metrics_come_back_and_are_written_whole(directory: RunDirectory) ->
     directory.write_metrics(rows)
     assert directory.read_metrics() == rows
     directory.write_metrics(rows[:1])
-    assert [runs.without_checksum(line) for line in directory.metrics.read_text().splitlines()] == rows[:1]
+    assert [runs.without_checksum(line) for line in directory.metrics_path.read_text().splitlines()] == rows[
+        :1
+    ]
 
 
 @pytest.mark.parametrize(
@@ -224,13 +226,13 @@ def test_the_metrics_come_back_and_are_written_whole(directory: RunDirectory) ->
     ],
 )
 def test_metrics_that_are_none_are_refused(content: bytes, problem: str, directory: RunDirectory) -> None:
-    directory.metrics.write_bytes(content)
-    with pytest.raises(UserError, match=f"^{directory.metrics}.*{problem}"):
+    directory.metrics_path.write_bytes(content)
+    with pytest.raises(UserError, match=f"^{directory.metrics_path}.*{problem}"):
         directory.read_metrics()
 
 
 def test_missing_metrics_are_named(directory: RunDirectory) -> None:
-    with pytest.raises(UserError, match=rf"^{directory.metrics} is missing$") as caught:
+    with pytest.raises(UserError, match=rf"^{directory.metrics_path} is missing$") as caught:
         directory.read_metrics()
     assert not isinstance(caught.value, NoEpochError)  # there are weights of an epoch
     directory.path.rename(directory.path.with_name("elsewhere"))
@@ -242,7 +244,7 @@ def test_a_run_without_an_epoch_is_told_apart(directory: RunDirectory) -> None:
     """It has begun; or it never did."""
     for prepare in (lambda: directory.write_metrics([]), lambda: directory.create(RUN, VOCABULARY)):
         prepare()
-        with pytest.raises(NoEpochError, match=rf"^{directory.metrics} (holds no epochs|is missing)"):
+        with pytest.raises(NoEpochError, match=rf"^{directory.metrics_path} (holds no epochs|is missing)"):
             directory.read_metrics()
 
 
@@ -280,10 +282,10 @@ def test_a_run_without_an_epoch_is_told_apart(directory: RunDirectory) -> None:
     ],
 )
 def test_a_result_that_is_none_is_refused(content: str, problem: str, directory: RunDirectory) -> None:
-    directory.result.write_text(content)
+    directory.result_path.write_text(content)
     with pytest.raises(UserError) as caught:
         directory.read_result()
-    assert str(caught.value).startswith(f"{directory.result} is not")
+    assert str(caught.value).startswith(f"{directory.result_path} is not")
     assert problem in str(caught.value)
 
 

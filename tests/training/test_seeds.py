@@ -373,7 +373,7 @@ def test_a_run_is_overwritten_when_its_successor_begins(
         run = RunDirectory(folder / f"seed-{command[command.index('--seed') + 1]}")
         config, words = run.read_config(), run.read_vocabulary()
         run.create(run_flags.resumed_config(config, {"learning_rate": 0.5}), words)
-        run.state.touch()
+        run.state_path.touch()
 
     def told(train_one: Callable[[list[str]], int]) -> list[list[str]]:
         assert seeds.train(train.parse_flags(flags), train_one) == 128 + signal.SIGTERM

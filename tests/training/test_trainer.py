@@ -550,4 +550,4 @@ def test_weights_that_are_not_finite_are_never_written(
     built.backend.weights["w"][0] = math.nan  # type: ignore[attr-defined]
     with pytest.raises(DivergenceError, match="diverged by epoch 1, step 0"):
         built.train()
-    assert not built.directory.state.exists()
+    assert not built.directory.state_path.exists()

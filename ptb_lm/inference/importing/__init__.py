@@ -94,8 +94,8 @@ def import_run(
     if vocabulary is None and not is_run:
         raise UserError("--vocabulary must name a file with a word a line, in the order of the ids")
     run = origin.read_config() if is_run else new_config({"data": ""})
-    file = origin.weights if is_run else origin.path
-    run_vocabulary, renamings = _read_vocabulary(Path(vocabulary or origin.vocabulary))
+    file = origin.weights_path if is_run else origin.path
+    run_vocabulary, renamings = _read_vocabulary(Path(vocabulary or origin.vocabulary_path))
     sizes, weights, sentence = recognition.recognize(read_tensors(file), len(run_vocabulary))
     run = dataclasses.replace(
         run,
