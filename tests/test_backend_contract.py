@@ -283,7 +283,7 @@ def test_every_word_s_log_probability_equals_the_reference(
         state, expected_state = built.zero_state(batch), reference.zero_state(weights, batch)
         for steps in lengths:
             x_BT, y_BT = rng.integers(VOCABULARY, size=(2, batch, steps), dtype=np.int32)
-            expected_BTV, after = reference.log_probabilities(weights, x_BT, expected_state)
+            after, expected_BTV = reference.log_probabilities(weights, x_BT, expected_state)
             expected_BT = np.take_along_axis(expected_BTV, y_BT[..., None], axis=-1)[..., 0]
             first, log_p_BT = built.log_probabilities(x_BT, y_BT, state)
             np.testing.assert_allclose(log_p_BT, expected_BT, **bound)
@@ -292,7 +292,7 @@ def test_every_word_s_log_probability_equals_the_reference(
             counts_BT = np.arange(steps) < lengths_B[:, None]
             np.testing.assert_allclose(log_p_BT[counts_BT], expected_BT[counts_BT], **bound)
             # From the same state once more: it is as it was.
-            second, log_p_BV = built.next_words(x_BT, state)
+            second, log_p_BV = built.next_word_log_probabilities(x_BT, state)
             np.testing.assert_allclose(log_p_BV, expected_BTV[:, -1], **bound)
             for carried in (built.export_training_state(first), built.export_training_state(second)):
                 for name, array in zip(cells.get(cell).state_names, zip(*after, strict=True), strict=True):

@@ -146,7 +146,7 @@ def reference_nll(run: Path, tokens: list[str]) -> tuple[np.ndarray, np.ndarray]
     weights = {name: array.astype(np.float64) for name, array in weights.items()}
     words = (run / "vocabulary.txt").read_text().splitlines()
     ids_L = np.array([words.index(token if token in words else "<unk>") for token in tokens])
-    log_p_1LV = reference.log_probabilities(weights, ids_L[None, :-1], reference.zero_state(weights, 1))[0]
+    log_p_1LV = reference.log_probabilities(weights, ids_L[None, :-1], reference.zero_state(weights, 1))[1]
     is_known_N = np.array([token in words for token in tokens[1:]])
     return -log_p_1LV[0, np.arange(len(ids_L) - 1), ids_L[1:]], is_known_N
 

@@ -199,7 +199,7 @@ class LanguageModel:
         if k is None:
             k = min(PREDICTIONS, len(self.vocabulary))
         inputs.check_count(k, len(self.vocabulary), name="k")
-        log_p_V, _ = self.reader.next_words(self._read(prefix, carry_state=carry_state))
+        _, log_p_V = self.reader.next_word_log_probabilities(self._read(prefix, carry_state=carry_state))
         return likeliest(log_p_V, self.vocabulary, k)
 
     def generate(
@@ -291,7 +291,7 @@ class LanguageModel:
     ) -> Iterator[str]:
         count, most = 0, LONGEST_SENTENCE if length is None else length
         while count != most:
-            log_p_V, state = self.reader.next_words(position)
+            state, log_p_V = self.reader.next_word_log_probabilities(position)
             position = Position(state, sampler(log_p_V))
             if carry_state:
                 self.state = position
@@ -302,5 +302,5 @@ class LanguageModel:
             yield word
 
     def _score_stream(self, targets: list[Ids]) -> list[NDArray[np.float64]]:
-        log_p, self.state = self.reader.score_stream(targets, self.reader.resume(self.state))
+        self.state, log_p = self.reader.score_stream(targets, self.reader.resume(self.state))
         return log_p

@@ -67,19 +67,23 @@ class TextReader:
             return position
         inputs_N, state = np.concatenate([[position.last], ids[:-1]]).astype(np.int32), position.state
         for begin in range(0, len(inputs_N), self.tokens):
-            state, _ = self.backend.next_words(inputs_N[None, begin : begin + self.tokens], state)
+            state, _ = self.backend.next_word_log_probabilities(
+                inputs_N[None, begin : begin + self.tokens], state
+            )
         return Position(state, int(ids[-1]))
 
-    def next_words(self, position: Position) -> tuple[NDArray[np.floating], State]:
-        """Return (log-probability of every word to come next [V] in nats, the backend's state behind it).
+    def next_word_log_probabilities(self, position: Position) -> tuple[State, NDArray[np.floating]]:
+        """Return the state after a position and the log-probability of every possible next word [V], in nats.
 
         The text that goes on with a word stands at Position(that state, the word).
 
         Raises:
             DivergenceError: As `check_scores` does.
         """
-        state, log_p_1V = self.backend.next_words(np.array([[position.last]], np.int32), position.state)
-        return check_scores(log_p_1V[0]), state
+        state, log_p_1V = self.backend.next_word_log_probabilities(
+            np.array([[position.last]], np.int32), position.state
+        )
+        return state, check_scores(log_p_1V[0])
 
     def score_independent(self, targets: Sequence[Ids]) -> list[NDArray[np.float64]]:
         """Return the log-probabilities of the words of each sentence, in nats; each is read for itself.
@@ -98,7 +102,7 @@ class TextReader:
             state = self.backend.zero_state(len(indices))
             log_p_BT: NDArray[np.floating]
             if lengths_B[-1] == lengths_B[0]:
-                log_p_BT, _ = score_in_pieces(self.backend, x_BT, y_BT, state, tokens=self.tokens)
+                _, log_p_BT = score_in_pieces(self.backend, x_BT, y_BT, state, tokens=self.tokens)
             else:
                 _, log_p_BT = self.backend.log_probabilities(x_BT, y_BT, state, lengths_B=lengths_B)
             for row, index in enumerate(indices):
@@ -107,8 +111,8 @@ class TextReader:
 
     def score_stream(
         self, targets: Sequence[Ids], position: Position
-    ) -> tuple[list[NDArray[np.float64]], Position]:
-        """Return the log-probabilities of each sentence's words in nats, and the position after the text.
+    ) -> tuple[Position, list[NDArray[np.float64]]]:
+        """Return the position after the text, and the log-probabilities of each sentence's words in nats.
 
         Args:
             targets: The words of each sentence, one at least. Each goes on where the one before it ends.
@@ -116,9 +120,9 @@ class TextReader:
         """
         ids = np.concatenate([[position.last], *targets]).astype(np.int32)
         x_1N, y_1N = ids[None, :-1], ids[None, 1:]
-        log_p_1N, state = score_in_pieces(self.backend, x_1N, y_1N, position.state, tokens=self.tokens)
+        state, log_p_1N = score_in_pieces(self.backend, x_1N, y_1N, position.state, tokens=self.tokens)
         ends = np.cumsum([len(sentence) for sentence in targets])
-        return np.split(log_p_1N[0], ends[:-1]), Position(state, int(ids[-1]))
+        return Position(state, int(ids[-1])), np.split(log_p_1N[0], ends[:-1])
 
 
 def check_scores(log_p: NDArray[Scalar]) -> NDArray[Scalar]:
@@ -169,8 +173,8 @@ def score_in_pieces(
     *,
     tokens: int,
     on_piece: Callable[[], object] = lambda: None,
-) -> tuple[NDArray[np.float64], State]:
-    """Return the log-probabilities [B, T] of targets in nats, and the state after them, in bounded memory.
+) -> tuple[State, NDArray[np.float64]]:
+    """Return the state after some targets, and their log-probabilities [B, T] in nats, in bounded memory.
 
     Args:
         backend: The model.
@@ -186,4 +190,4 @@ def score_in_pieces(
         part = slice(begin, begin + piece)
         state, log_p_BT[:, part] = backend.log_probabilities(x_BT[:, part], y_BT[:, part], state)
         on_piece()
-    return log_p_BT, state
+    return state, log_p_BT

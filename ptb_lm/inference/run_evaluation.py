@@ -100,7 +100,7 @@ def _text_perplexity(
     """
     x_1N, y_1N = text.ids[None, :-1], text.ids[None, 1:]
     with cli.progress_bar(math.ceil(y_1N.size / window), text.name) as bar:
-        (log_p_N,), _ = score_in_pieces(
+        _, (log_p_N,) = score_in_pieces(
             model, x_1N, y_1N, model.zero_state(1), tokens=window, on_piece=bar.update
         )
     known_N = log_p_N[~is_unknown]

@@ -145,7 +145,8 @@ class Backend(Model):
 
         Without dropout; the state given stays as it is. It waits for the device, and its memory is that of
         B * T * V logits and of the layers over B * T words: the caller bounds B * T by `max_tokens_per_call`.
-        Several threads may call it and `next_words` at once; all other methods are for one thread.
+        Several threads may call it and `next_word_log_probabilities` at once; all other methods are for one
+        thread.
 
         Args:
             x_BT: Word ids to read.
@@ -156,8 +157,10 @@ class Backend(Model):
         """
 
     @abstractmethod
-    def next_words(self, x_BT: TokenArray, state: State) -> tuple[State, NDArray[np.floating]]:
-        """Read words; return the state, and the log-probability of every word to come next [B, V], in nats.
+    def next_word_log_probabilities(
+        self, x_BT: TokenArray, state: State
+    ) -> tuple[State, NDArray[np.floating]]:
+        """Read words; return the state and the log-probability of every possible next word, [B, V], in nats.
 
         Memory, threads and state are as in `log_probabilities`, but for B * V logits.
         """

@@ -29,8 +29,8 @@ def zero_state(weights: Mapping[str, Array], batch: int) -> State:
 
 def log_probabilities(
     weights: Mapping[str, Array], x_BT: NDArray[np.integer], state: State
-) -> tuple[Array, State]:
-    """Return the log-probabilities [B, T, V] of every word after each one, in nats, and the state after.
+) -> tuple[State, Array]:
+    """Return the state after, and the log-probabilities [B, T, V] of every word after each one, in nats.
 
     Args:
         weights: Canonical parameters, as in `loss_and_gradients`.
@@ -40,7 +40,7 @@ def log_probabilities(
     kernel_HV = weights["softmax.kernel"] if "softmax.kernel" in weights else weights["embedding"].T
     output_TBH, after, _ = stack_forward(weights, weights["embedding"][x_BT.T], state)
     log_p_TBV = log_softmax(output_TBH @ kernel_HV + weights["softmax.bias"])
-    return log_p_TBV.swapaxes(0, 1), after
+    return after, log_p_TBV.swapaxes(0, 1)
 
 
 def loss_and_gradients(

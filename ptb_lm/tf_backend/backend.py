@@ -49,7 +49,7 @@ class TensorFlowBackend(Backend):
         window_function: The evaluation step for windows of the configuration's own shape, as it is executed;
             traced once.
         evaluate_function: The evaluation step for all others; traced once for all.
-        log_probabilities_function, next_words_function: The functions of a trained model, likewise.
+        log_probabilities_function, next_word_function: The functions of a trained model, likewise.
 
     Args:
         config: The hyper-parameters.
@@ -80,7 +80,9 @@ class TensorFlowBackend(Backend):
         self.log_probabilities_function = apply_execution(
             self.network.log_probabilities, choice.execution, signature
         )
-        self.next_words_function = apply_execution(self.network.next_words, choice.execution, signature[1:])
+        self.next_word_function = apply_execution(
+            self.network.next_word_log_probabilities, choice.execution, signature[1:]
+        )
         self.load_weights(weights)
 
     def _new_network(self, device: str) -> Network:
@@ -169,8 +171,8 @@ class TensorFlowBackend(Backend):
 
     @override
     @computation
-    def next_words(self, x_BT: TokenArray, state: State) -> tuple[State, NDArray[Any]]:
-        state, log_p_BV = self.next_words_function(tf.convert_to_tensor(x_BT), state)
+    def next_word_log_probabilities(self, x_BT: TokenArray, state: State) -> tuple[State, NDArray[Any]]:
+        state, log_p_BV = self.next_word_function(tf.convert_to_tensor(x_BT), state)
         return state, log_p_BV.numpy()
 
     @override

@@ -62,8 +62,8 @@ class Network:
         state, nll_N = self._losses(x_BT, y_BT, state)
         return state, -tf.transpose(tf.reshape(nll_N, tf.shape(tf.transpose(y_BT))))
 
-    def next_words(self, x_BT: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
-        """Return the state after some words and the log-probability of every word to come next [B, V]."""
+    def next_word_log_probabilities(self, x_BT: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
+        """Return the state after some words and the log-probability of every possible next word, [B, V]."""
         output_TBH, state = self._outputs(x_BT, state)
         return state, tf.nn.log_softmax(self.softmax.logits(output_TBH[-1]))
 

@@ -232,7 +232,7 @@ class TorchBackend(Backend):
     @override
     @computation
     @torch.no_grad()
-    def next_words(self, x_BT: TokenArray, state: State) -> tuple[State, NDArray[Any]]:
+    def next_word_log_probabilities(self, x_BT: TokenArray, state: State) -> tuple[State, NDArray[Any]]:
         output_TBH, state = self._compute_outputs(x_BT, state)
         return state, self.network.softmax.log_probabilities(output_TBH[-1]).cpu().numpy()
 

@@ -62,7 +62,7 @@ def reference_outputs(
     weights, _ = tensors.load(run / "weights.safetensors")
     weights = {name: array.astype(np.float64) for name, array in weights.items()}
     h, c = (own_units(weights, state_LBH.astype(np.float64)) for state_LBH in (h_LBH, c_LBH))
-    log_p_BTV, after = reference.log_probabilities(weights, words_BT, list(zip(h, c, strict=True)))
+    after, log_p_BTV = reference.log_probabilities(weights, words_BT, list(zip(h, c, strict=True)))
     return [log_p_BTV, *(h_BH for h_BH, _ in after), *(c_BH for _, c_BH in after)]
 
 

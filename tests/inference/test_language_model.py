@@ -76,14 +76,14 @@ class Expected:
     def ids(self, text: str) -> list[int]:
         return [self.words.index(word if word in self.words else "<unk>") for word in text.split()]
 
-    def next_words(self, text: str) -> np.ndarray:
+    def next_word_log_probabilities(self, text: str) -> np.ndarray:
         """Return the log-probabilities of all words after each word of a text, [words, V]."""
         zero = reference.zero_state(self.weights, 1)
-        return reference.log_probabilities(self.weights, np.array([self.ids(text)]), zero)[0][0]
+        return reference.log_probabilities(self.weights, np.array([self.ids(text)]), zero)[1][0]
 
     def score(self, sentence: str) -> np.ndarray:
         targets = self.ids(sentence + " <eos>")
-        return self.next_words("<eos> " + sentence)[range(len(targets)), targets]
+        return self.next_word_log_probabilities("<eos> " + sentence)[range(len(targets)), targets]
 
     def stream(self, sentences: list[str]) -> list[np.ndarray]:
         """Return the scores of sentences that are read as one text."""
@@ -124,7 +124,7 @@ def test_every_number_is_the_reference_s(
     check(model.score(SENTENCES), [expected.score(sentence) for sentence in SENTENCES])
     check(model.score(SENTENCES, carry_state=True), expected.stream(SENTENCES))
     for prefix in ("", "c", "d zebra e"):
-        log_p_V = expected.next_words("<eos> " + prefix)[-1]
+        log_p_V = expected.next_word_log_probabilities("<eos> " + prefix)[-1]
         predicted = model.predict(prefix, len(WORDS))
         assert [word for word, _ in predicted] == [WORDS[i] for i in np.argsort(-log_p_V)]
         np.testing.assert_allclose(np.log([p for _, p in predicted]), np.sort(log_p_V)[::-1], atol=TOLERANCE)
@@ -179,18 +179,20 @@ def test_memory_is_bounded_and_changes_nothing(
     monkeypatch.setattr(backend, "MAX_LOGITS", logits)
     model, expected = ptb_lm.load(run, model="block_fused"), Expected(run)
     sizes = []
-    ask, read = model.backend.log_probabilities, model.backend.next_words
+    ask, read = model.backend.log_probabilities, model.backend.next_word_log_probabilities
     monkeypatch.setattr(
         model.backend,
         "log_probabilities",
         lambda x, y, state, **lengths: (sizes.append(x.size), ask(x, y, state, **lengths))[1],
     )
     monkeypatch.setattr(
-        model.backend, "next_words", lambda x, state: (sizes.append(x.size), read(x, state))[1]
+        model.backend,
+        "next_word_log_probabilities",
+        lambda x, state: (sizes.append(x.size), read(x, state))[1],
     )
     each = expected.stream(SENTENCES) if carry_state else [expected.score(text) for text in SENTENCES]
     check(model.score(SENTENCES, carry_state=carry_state), each)
-    log_p_V = expected.next_words("<eos>" + " a b" * 20)[-1]
+    log_p_V = expected.next_word_log_probabilities("<eos>" + " a b" * 20)[-1]
     (likeliest,) = model.predict("a b " * 20, 1)
     assert math.log(likeliest.probability) == pytest.approx(log_p_V.max(), abs=TOLERANCE)
     # The vocabulary is so small that the layers take more memory.
@@ -262,7 +264,9 @@ def test_the_state_is_carried_from_call_to_call(run: Path, model: LanguageModel)
     words = list(model.generate("c", 4, seed=1, unk=True, carry_state=True))
     text += " ".join([" a b c", *words, "d"])
     ((_, probability), *_) = model.predict("d", carry_state=True)
-    assert math.log(probability) == pytest.approx(expected.next_words(text)[-1].max(), abs=TOLERANCE)
+    assert math.log(probability) == pytest.approx(
+        expected.next_word_log_probabilities(text)[-1].max(), abs=TOLERANCE
+    )
     # Without being asked to, nothing reads or moves it.
     kept = model.state
     model.score("a")
@@ -281,7 +285,7 @@ def test_the_state_stands_behind_what_was_read_ahead(run: Path, model: LanguageM
         model.state = None
         next(model.score_each(["a b", "c", "d"], carry_state=True, ahead=ahead))
         (likeliest,) = model.predict("", 1, carry_state=True)
-        log_p = expected.next_words(text)[-1].max()
+        log_p = expected.next_word_log_probabilities(text)[-1].max()
         assert math.log(likeliest.probability) == pytest.approx(log_p, abs=TOLERANCE)
 
 
@@ -309,7 +313,7 @@ def test_each_generated_word_is_drawn_from_the_reference_s_distribution(
     assert len(words) == 30
     assert "<unk>" not in words
     for word in words:
-        assert word == WORDS[sampler(expected.next_words(text)[-1])]
+        assert word == WORDS[sampler(expected.next_word_log_probabilities(text)[-1])]
         text += " " + word
     if "<eos>" in words:
         assert list(model.generate(prompt, **choice)) == words[: words.index("<eos>")]
@@ -396,7 +400,7 @@ def test_the_space_after_a_prefix_is_read_among_characters(folder: Path) -> None
 
 @pytest.mark.parametrize("prompt", ["c\nd", "c \n", "\n a\n\nd"])
 def test_each_newline_of_a_prompt_is_an_eos(prompt: str, run: Path, model: LanguageModel) -> None:
-    log_p_V = Expected(run).next_words("<eos> " + prompt.replace("\n", " <eos> "))[-1]
+    log_p_V = Expected(run).next_word_log_probabilities("<eos> " + prompt.replace("\n", " <eos> "))[-1]
     predicted = model.predict(prompt, len(WORDS))
     np.testing.assert_allclose(np.log([p for _, p in predicted]), np.sort(log_p_V)[::-1], atol=TOLERANCE)
     written = list(model.generate(prompt, 9, temperature=0))

@@ -56,7 +56,7 @@ def expected(run: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
     arrays, _ = tensors.load(run / "weights.safetensors")
     weights = {name: array.astype(np.float64) for name, array in arrays.items()}
     zero = reference.zero_state(weights, len(ids_BT))
-    log_p_BTV, _ = reference.log_probabilities(weights, np.pad(ids_BT, ((0, 0), (1, 0))), zero)
+    _, log_p_BTV = reference.log_probabilities(weights, np.pad(ids_BT, ((0, 0), (1, 0))), zero)
     targets_BT1 = np.pad(ids_BT, ((0, 0), (0, 1)))[..., None]
     sentences = [" ".join(WORDS[i] for i in ids_T) for ids_T in ids_BT]
     return sentences, np.take_along_axis(log_p_BTV, targets_BT1, 2)[..., 0], log_p_BTV[0, -1]

@@ -100,8 +100,8 @@ def test_widened_layers_compute_the_same(tied: bool) -> None:
     assert (wide.hidden_sizes, wide.tie_weights) == ((7, 7, 7), tied)
     parameters.check(widened, parameters.shapes(wide, 9))
     words_BT = np.random.default_rng(2).integers(9, size=(2, 6))
-    expected, state = reference.log_probabilities(weights, words_BT, reference.zero_state(weights, 2))
-    found, after = reference.log_probabilities(widened, words_BT, reference.zero_state(widened, 2))
+    state, expected = reference.log_probabilities(weights, words_BT, reference.zero_state(weights, 2))
+    after, found = reference.log_probabilities(widened, words_BT, reference.zero_state(widened, 2))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
     for layer, wider in zip(state, after, strict=True):
         for part_BH, wider_BH in zip(layer, wider, strict=True):

@@ -22,7 +22,7 @@ def test_log_probabilities_are_distributions_and_sum_to_the_loss(
     weights = random_weights(tiny_config.replace(**changes), VOCABULARY, seed=1)
     state = other = reference.zero_state(weights, 3)
     for x_BT, y_BT in random_windows(tiny_config, VOCABULARY, 3, seed=2):
-        log_p_BTV, state = reference.log_probabilities(weights, x_BT, state)
+        state, log_p_BTV = reference.log_probabilities(weights, x_BT, state)
         loss, _, other = reference.loss_and_gradients(weights, x_BT, y_BT, other)
         np.testing.assert_allclose(np.exp(log_p_BTV).sum(axis=-1), 1, rtol=1e-12)
         assert -np.take_along_axis(log_p_BTV, y_BT[..., None], axis=-1).sum() / 3 == pytest.approx(loss)

@@ -309,7 +309,7 @@ def test_a_model_that_scores_builds_nothing_that_trains(tiny_config: Config) -> 
     ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
     built.evaluate_step(x_BT, y_BT, built.zero_state(3))
     built.log_probabilities(x_BT, y_BT, built.zero_state(3))
-    built.next_words(x_BT, built.zero_state(3))
+    built.next_word_log_probabilities(x_BT, built.zero_state(3))
     built.load_weights(built.export_weights())
     assert built.engine
     assert built.environment()

@@ -131,7 +131,7 @@ def log_probabilities(run: Path, weights: dict[str, np.ndarray], text: str) -> n
     """Of each word of a line and of its end, by the reference."""
     ids = [ids_of(run, "<eos>")[0], *ids_of(run, text), ids_of(run, "<eos>")[0]]
     zero = reference.zero_state(weights, 1)
-    found = reference.log_probabilities(weights, np.array([ids[:-1]]), zero)[0][0]
+    found = reference.log_probabilities(weights, np.array([ids[:-1]]), zero)[1][0]
     scored: np.ndarray = found[range(len(ids) - 1), ids[1:]]
     return scored
 

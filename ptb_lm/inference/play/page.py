@@ -141,7 +141,7 @@ def read(model: LanguageModel, text: str) -> list[ReadWord]:
         sentence = encode(line, model.vocabulary, tokenizer=model.tokenizer)
         triples = zip(sentence.words, sentence.ids.tolist(), sentence.is_unknown, strict=True)
         for word, identity, is_unknown in triples:
-            log_p_V, state = model.reader.next_words(position)
+            state, log_p_V = model.reader.next_word_log_probabilities(position)
             found.append(
                 ReadWord(
                     word=word,
