@@ -27,7 +27,7 @@ from ptb_lm.torch_backend import exchange
 from ptb_lm.torch_backend.cells import ParameterView, export_arrays, load_arrays
 from ptb_lm.torch_backend.dropout import Dropout, draw_mask, no_dropout
 from ptb_lm.torch_backend.runtime import Runtime, apply_execution
-from ptb_lm.torch_backend.settings import computation
+from ptb_lm.torch_backend.settings import in_model_context
 from ptb_lm.torch_backend.stack import RecurrentStack
 from sequence_classifier import (
     Batch,
@@ -131,7 +131,7 @@ class TorchClassifier(Classifier):
         }
 
     @override
-    @computation
+    @in_model_context
     def train_step(self, batch: Batch) -> Tensor:
         self.optimizer.zero_grad()
         loss = self._loss(batch, self.dropout)
@@ -146,13 +146,13 @@ class TorchClassifier(Classifier):
         self.optimizer.state.clear()
 
     @override
-    @computation
+    @in_model_context
     @torch.no_grad()
     def forward_step(self, batch: Batch) -> Tensor:
         return self._loss(batch, no_dropout)
 
     @override
-    @computation
+    @in_model_context
     def loss_and_gradients(self, batch: Batch) -> tuple[float, Arrays]:
         self.optimizer.zero_grad()
         loss = self._loss(batch, no_dropout)
@@ -164,7 +164,7 @@ class TorchClassifier(Classifier):
         return loss.item(), export_arrays(gradients)
 
     @override
-    @computation
+    @in_model_context
     @torch.no_grad()
     def predict(
         self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None

@@ -18,7 +18,7 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.model import parameters
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.config import Config
-from ptb_lm.torch_backend.settings import enough_memory
+from ptb_lm.torch_backend.settings import convert_allocation_errors
 
 State = tuple[Tensor, Tensor]  # (h_LBH, c_LBH), as torch.nn.LSTM has them
 VOCABULARY = "vocabulary.json"  # the extra file that both formats of torch hold
@@ -62,7 +62,7 @@ class PlainLanguageModel(nn.Module):
         return zeros, zeros.clone()
 
 
-@enough_memory()
+@convert_allocation_errors()
 def to_torch(config: Config, weights: Mapping[str, NDArray[Any]]) -> PlainLanguageModel:
     """Return a model as a plain module on the CPU, in the precision of its weights, ready to evaluate.
 
@@ -115,7 +115,7 @@ def state_dict(config: Config, weights: Mapping[str, NDArray[Any]]) -> dict[str,
     return table
 
 
-@enough_memory()
+@convert_allocation_errors()
 def to_torchscript(module: PlainLanguageModel, words: Sequence[str]) -> bytes:
     """Return a file for torch.jit.load, also in C++: for any batch and any number of steps.
 
@@ -130,7 +130,7 @@ def to_torchscript(module: PlainLanguageModel, words: Sequence[str]) -> bytes:
     return content.getvalue()
 
 
-@enough_memory()
+@convert_allocation_errors()
 def to_program(module: PlainLanguageModel, words: Sequence[str], *, steps: int) -> bytes:
     """Return a file for torch.export.load, for any batch; torch.export fixes an LSTM's number of steps.
 

@@ -25,11 +25,11 @@ from ptb_lm.tf_backend.cells import layer_type
 from ptb_lm.tf_backend.distribution import Distribution, distribute
 from ptb_lm.tf_backend.loss import Loss
 from ptb_lm.tf_backend.network import Network, State
-from ptb_lm.tf_backend.runtime import DTYPES, apply_execution, computation, enough_memory
+from ptb_lm.tf_backend.runtime import DTYPES, apply_execution, convert_allocation_errors, in_model_context
 from ptb_lm.tf_backend.training_step import TrainingStep
 
 
-@enough_memory()
+@convert_allocation_errors()
 def build(
     config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = SINGLE_PROCESS
 ) -> "TensorFlowBackend":
@@ -97,14 +97,14 @@ class TensorFlowBackend(Backend):
             )
 
     @cached_property
-    @enough_memory()
+    @convert_allocation_errors()
     def training(self) -> TrainingStep:
         """The training step and its state, made when it is first used."""
         copies = [self._new_network(name) for name in self.distribution.names[1:]]
         return TrainingStep([self.network, *copies], self.config, self.choice, self.distribution)
 
     @override
-    @computation
+    @in_model_context
     def prepare_training(self) -> None:
         _ = self.training
 
@@ -121,17 +121,17 @@ class TensorFlowBackend(Backend):
         return []
 
     @override
-    @computation
+    @in_model_context
     def zero_state(self, batch_size: int) -> State:
         return self.network.stack.zero_state(batch_size)
 
     @override
-    @computation
+    @in_model_context
     def to_device(self, rows_BL: Ids) -> tf.Tensor:
         return tf.constant(rows_BL)
 
     @override
-    @computation
+    @in_model_context
     def train_step(
         self, x_BT: TokenArray, y_BT: TokenArray, state: State, *, learning_rate: float
     ) -> tuple[State, Loss]:
@@ -139,12 +139,12 @@ class TensorFlowBackend(Backend):
             return self.training(x_BT, y_BT, state, learning_rate=learning_rate)
 
     @override
-    @computation
+    @in_model_context
     def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
         return self.training.dropouts[0].preview(batch, steps, execution=self.choice.execution)
 
     @override
-    @computation
+    @in_model_context
     def evaluate_step(self, x_BT: TokenArray, y_BT: TokenArray, state: State) -> tuple[State, Loss]:
         """Score a window without dropout.
 
@@ -156,7 +156,7 @@ class TensorFlowBackend(Backend):
         return state, loss
 
     @override
-    @computation
+    @in_model_context
     def log_probabilities(
         self, x_BT: TokenArray, y_BT: TokenArray, state: State, *, lengths_B: Ids | None = None
     ) -> tuple[State, NDArray[Any]]:
@@ -170,13 +170,13 @@ class TensorFlowBackend(Backend):
         return state, log_p_BT.numpy()
 
     @override
-    @computation
+    @in_model_context
     def next_word_log_probabilities(self, x_BT: TokenArray, state: State) -> tuple[State, NDArray[Any]]:
         state, log_p_BV = self.next_word_function(tf.convert_to_tensor(x_BT), state)
         return state, log_p_BV.numpy()
 
     @override
-    @computation
+    @in_model_context
     def read(self, losses: Sequence[Loss]) -> list[StepMetrics]:
         with self.distribution.collective():
             if not losses:
@@ -189,19 +189,19 @@ class TensorFlowBackend(Backend):
         return self.network.canonical()
 
     @override
-    @computation
+    @in_model_context
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
         self.network.load(weights)
         if "training" in vars(self):
             self.training.load_copies(weights)
 
     @override
-    @computation
+    @in_model_context
     def average(self, weight: float) -> None:
         self.training.average(weight)
 
     @override
-    @computation
+    @in_model_context
     def swap_averages(self) -> None:
         self.training.swap_averages()
 
@@ -210,7 +210,7 @@ class TensorFlowBackend(Backend):
         return self.training.export_state(state)
 
     @override
-    @computation
+    @in_model_context
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         return self.training.load_state(arrays)
 

@@ -108,8 +108,8 @@ def examine(device: str) -> Machine:
 
 
 @contextlib.contextmanager
-def enough_memory() -> Iterator[None]:
-    """Return a context, or a decorator, that turns a failed allocation into one sentence for the user.
+def convert_allocation_errors() -> Iterator[None]:
+    """Turn a failed allocation in this context, or in the function that it decorates, into one sentence.
 
     Raises:
         OutOfMemoryError: An allocation failed, on either device.
@@ -120,14 +120,14 @@ def enough_memory() -> Iterator[None]:
         raise OutOfMemoryError(host.describe_failed_allocation(error)) from None
 
 
-def computation(
+def in_model_context(
     method: Callable[Concatenate[Any, _Given], _Result],
 ) -> Callable[Concatenate[Any, _Given], _Result]:
-    """Return a method that computes on its model's `device`, and raises a sentence if memory runs out."""
+    """Run a method on its model's `device`, and convert its allocation errors."""
 
     @functools.wraps(method)
     def compute(self: Any, /, *given: _Given.args, **named: _Given.kwargs) -> _Result:
-        with enough_memory(), tf.device(self.device.name):
+        with convert_allocation_errors(), tf.device(self.device.name):
             return method(self, *given, **named)
 
     return compute

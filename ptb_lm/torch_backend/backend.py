@@ -31,12 +31,12 @@ from ptb_lm.torch_backend.dropout import no_dropout
 from ptb_lm.torch_backend.loss import Loss, pack_loss
 from ptb_lm.torch_backend.network import Network
 from ptb_lm.torch_backend.runtime import Runtime
-from ptb_lm.torch_backend.settings import computation, enough_memory, flush_denormals
+from ptb_lm.torch_backend.settings import convert_allocation_errors, flush_denormals, in_model_context
 from ptb_lm.torch_backend.stack import State, embed
 from ptb_lm.torch_backend.training_step import TrainingStep
 
 
-@enough_memory()
+@convert_allocation_errors()
 @flush_denormals()  # the threads that are started meanwhile inherit it
 def build(
     config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = SINGLE_PROCESS
@@ -98,7 +98,7 @@ class TorchBackend(Backend):
         self.load_weights(weights)
 
     @cached_property
-    @enough_memory()
+    @convert_allocation_errors()
     def training(self) -> TrainingStep:
         """The training step and its state, made when it is first used."""
         return TrainingStep(self.network, execution=self.runtime.execution, ranks=self.ranks, seed=self.seed)
@@ -158,13 +158,13 @@ class TorchBackend(Backend):
         return self.network.stack.zero_state(batch_size)
 
     @override
-    @enough_memory()
+    @convert_allocation_errors()
     def to_device(self, rows_BL: Ids) -> Tensor:
         """Copy rows of word ids to the device, laid out so that windows in time-major order are views."""
         return rows_to_device(rows_BL, self.device)
 
     @override
-    @computation
+    @in_model_context
     def train_step(
         self, x_BT: TokenArray, y_BT: TokenArray, state: State, *, learning_rate: float
     ) -> tuple[State, Loss]:
@@ -181,12 +181,12 @@ class TorchBackend(Backend):
         return self.training.dropout.preview(batch, steps)
 
     @override
-    @computation
+    @in_model_context
     def average(self, weight: float) -> None:
         self.training.average(weight)
 
     @override
-    @computation
+    @in_model_context
     def swap_averages(self) -> None:
         self.training.swap_averages()
 
@@ -199,7 +199,7 @@ class TorchBackend(Backend):
         return self.training.load_state(arrays)
 
     @override
-    @computation
+    @in_model_context
     @torch.no_grad()
     def evaluate_step(self, x_BT: TokenArray, y_BT: TokenArray, state: State) -> tuple[State, Loss]:
         ids_N, targets_N = (to_time_major(words_BT, self.device).flatten() for words_BT in (x_BT, y_BT))
@@ -212,7 +212,7 @@ class TorchBackend(Backend):
         return state, pack_loss(nll_N, *([zero] if self.precision.loss_scale == 1 else [zero, zero]))
 
     @override
-    @computation
+    @in_model_context
     @torch.no_grad()
     def log_probabilities(
         self, x_BT: TokenArray, y_BT: TokenArray, state: State, *, lengths_B: Ids | None = None
@@ -230,7 +230,7 @@ class TorchBackend(Backend):
         return state, log_p_N.view(steps, batch).T.cpu().numpy()
 
     @override
-    @computation
+    @in_model_context
     @torch.no_grad()
     def next_word_log_probabilities(self, x_BT: TokenArray, state: State) -> tuple[State, NDArray[Any]]:
         output_TBH, state = self._compute_outputs(x_BT, state)

@@ -36,7 +36,7 @@ class Runtime:
         dtype: Type of the computation.
         execution: A value of --execution, but for "auto".
         settings: Function that returns a context with the settings of torch that the model computes with; see
-            ptb_lm.torch_backend.settings.computation.
+            ptb_lm.torch_backend.settings.in_model_context.
 
     Args:
         choice: Choice of framework, model, execution, device and precision.

@@ -95,8 +95,8 @@ def _set_flush(flushed: bool) -> None:
 
 
 @contextlib.contextmanager
-def enough_memory() -> Iterator[None]:
-    """Return a context, or a decorator, that turns a failed allocation into one sentence for the user.
+def convert_allocation_errors() -> Iterator[None]:
+    """Turn a failed allocation in this context, or in the function that it decorates, into one sentence.
 
     Raises:
         OutOfMemoryError: An allocation failed, on either device.
@@ -118,17 +118,17 @@ def find_failed_allocation(error: BaseException | None) -> BaseException | None:
     return find_failed_allocation(error.__context__)
 
 
-def computation(
+def in_model_context(
     method: Callable[Concatenate[Any, _Given], _Result],
 ) -> Callable[Concatenate[Any, _Given], _Result]:
-    """Return a method that computes with its model's settings, and raises a sentence if memory runs out.
+    """Run a method with its model's torch settings, and convert its allocation errors.
 
     The model's `settings` is a function that returns a context with the settings of torch.
     """
 
     @functools.wraps(method)
     def compute(self: Any, /, *given: _Given.args, **named: _Given.kwargs) -> _Result:
-        with enough_memory(), self.settings():
+        with convert_allocation_errors(), self.settings():
             return method(self, *given, **named)
 
     return compute

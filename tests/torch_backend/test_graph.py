@@ -22,7 +22,7 @@ from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend import cpu, graph, precision
 from ptb_lm.torch_backend.backend import TorchBackend
-from ptb_lm.torch_backend.settings import enough_memory
+from ptb_lm.torch_backend.settings import convert_allocation_errors
 from ptb_lm.torch_backend.training_step import TrainingStep
 
 VOCABULARY = 11
@@ -303,7 +303,7 @@ def test_memory_that_runs_out_before_the_capture_is_not_the_end(small: Config) -
 def test_memory_that_runs_out_in_the_capture_is_said_as_such(small: Config) -> None:
     built = capture_step(build(small, "basic", "fp32"))
 
-    @enough_memory()
+    @convert_allocation_errors()
     def capture() -> None:
         with graph._forbid_further_captures():
             torch.empty(2**60)

@@ -12,11 +12,11 @@ from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
-from ptb_lm.torch_backend.settings import enough_memory
+from ptb_lm.torch_backend.settings import convert_allocation_errors
 
 
 def test_a_failed_allocation_is_known_by_what_it_led_to() -> None:
-    @enough_memory()
+    @convert_allocation_errors()
     def capture() -> None:
         try:
             torch.empty(2**60)
@@ -25,12 +25,12 @@ def test_a_failed_allocation_is_known_by_what_it_led_to() -> None:
 
     with pytest.raises(OutOfMemoryError):
         capture()
-    with pytest.raises(OutOfMemoryError), enough_memory():
+    with pytest.raises(OutOfMemoryError), convert_allocation_errors():
         np.empty(2**56)
 
 
 def test_any_other_failure_is_left_alone() -> None:
-    with pytest.raises(RuntimeError, match="size of tensor a"), enough_memory():
+    with pytest.raises(RuntimeError, match="size of tensor a"), convert_allocation_errors():
         torch.zeros(2) + torch.zeros(3)
 
 

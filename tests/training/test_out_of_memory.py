@@ -25,7 +25,7 @@ from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.presets import SMALL
 from ptb_lm.torch_backend.backend import TorchBackend
-from ptb_lm.torch_backend.settings import enough_memory
+from ptb_lm.torch_backend.settings import convert_allocation_errors
 from ptb_lm.torch_backend.training_step import TrainingStep
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -172,7 +172,7 @@ def test_a_state_for_which_there_is_no_memory_is_not_called_wrong(
     runs.train_run(data, run, "--average-epochs", "1")
     kept = runs.files(run)
 
-    @enough_memory()
+    @convert_allocation_errors()
     def too_large(self: TorchBackend, weight: float) -> None:
         torch.empty(2**60)
 

@@ -19,14 +19,14 @@ from ptb_lm.inference.evaluated_text import EvaluatedText
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend.runtime import Runtime
-from ptb_lm.torch_backend.settings import enough_memory
+from ptb_lm.torch_backend.settings import convert_allocation_errors
 from ptb_lm.training.run_config import RunConfig
 
 RESULT = "result.json"
 _PrintLine: TypeAlias = Callable[[str], None]
 
 
-@enough_memory()
+@convert_allocation_errors()
 def evaluate(
     text: EvaluatedText,
     request: AdaptationRequest,
