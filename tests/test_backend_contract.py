@@ -442,7 +442,7 @@ def test_averages_are_moved_scored_and_kept_apart(
     bound = {"rtol": 0, "atol": 1e-14 if precision == "fp64" else 1e-6}
     for (x_BT, y_BT), weight in zip(windows, [1.0, 0.5, 1 / 3, 0.25, 0.1, 0.9], strict=True):
         state, _ = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
-        built.average(weight)
+        built.update_averages(weight)
         before = built.export_weights()
         for name, array in before.items():
             average = expected.get(name, array)
@@ -511,6 +511,6 @@ def test_a_backend_says_that_it_is_one(framework: str, tiny_config: Config) -> N
     weights = random_weights(tiny_config, VOCABULARY, 1)
     built = build(tiny_config, weights, framework=framework, model="basic")
     assert isinstance(built, Backend)
-    lacking = type("Lacking", (type(built),), {"average": Backend.average})
-    with pytest.raises(TypeError, match="average"):
+    lacking = type("Lacking", (type(built),), {"update_averages": Backend.update_averages})
+    with pytest.raises(TypeError, match="update_averages"):
         lacking()

@@ -170,7 +170,7 @@ class Backend(Model):
         """Wait for the device and return the numbers behind some losses: the only synchronisation."""
 
     @abstractmethod
-    def average(self, weight: float) -> None:
+    def update_averages(self, weight: float) -> None:
         """Move the averages of the parameters towards them: average += weight * (parameter - average).
 
         The very first call makes them equal to the parameters; the weight does not matter then.
@@ -182,7 +182,7 @@ class Backend(Model):
 
     @contextlib.contextmanager
     def use_averages(self) -> Iterator[None]:
-        """Return a context in which the averages replace the parameters; `average` must have been called.
+        """Return a context in which the averages replace the parameters; `update_averages` was called before.
 
         Scoring, exporting and loading then use the averages; nothing is trained. Afterwards the parameters
         are as before, to the bit.

@@ -197,8 +197,8 @@ class TensorFlowBackend(Backend):
 
     @override
     @in_model_context
-    def average(self, weight: float) -> None:
-        self.training.average(weight)
+    def update_averages(self, weight: float) -> None:
+        self.training.update_averages(weight)
 
     @override
     @in_model_context

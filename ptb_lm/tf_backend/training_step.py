@@ -103,7 +103,7 @@ class TrainingStep:
             for network in self._copies:
                 network.load(weights)
 
-    def average(self, weight: float) -> None:
+    def update_averages(self, weight: float) -> None:
         """Move the averages of the parameters towards them."""
         if not self._averages:
             self._averages = [tf.Variable(variable) for variable in self.network.variables]

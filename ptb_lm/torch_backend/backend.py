@@ -182,8 +182,8 @@ class TorchBackend(Backend):
 
     @override
     @in_model_context
-    def average(self, weight: float) -> None:
-        self.training.average(weight)
+    def update_averages(self, weight: float) -> None:
+        self.training.update_averages(weight)
 
     @override
     @in_model_context

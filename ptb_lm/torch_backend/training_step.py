@@ -216,7 +216,7 @@ class TrainingStep:
         """Return the factor of this step's loss, and so of its gradients; [] in float16."""
         return self.loss_scale.scale if self.loss_scale else self.network.precision.loss_scale
 
-    def average(self, weight: float) -> None:
+    def update_averages(self, weight: float) -> None:
         """Move the averages of the parameters towards them; see ptb_lm.model.backend.Backend."""
         if not self._averaged:
             views = self.network.canonical_views().values()

@@ -95,7 +95,7 @@ class Averages:
             by = weight(self.horizon, update=update, steps_per_epoch=self.plan.usual_steps)
         else:
             by = 1 / update
-        self.backend.average(by)
+        self.backend.update_averages(by)
 
     def exist(self, progress: Progress) -> bool:
         """Return whether there are averages: from the first update on."""
@@ -117,6 +117,6 @@ class Averages:
     def load(self, arrays: Arrays, progress: Progress) -> None:
         """Set the averages that `export` returned."""
         if self.exist(progress):
-            self.backend.average(1.0)  # makes room for the arrays
+            self.backend.update_averages(1.0)  # makes room for the arrays
             with self.backend.use_averages():
                 self.backend.load_weights(arrays)

@@ -105,7 +105,7 @@ def life(built: Any) -> list[Any]:
             state, loss = built.train_step(x_BT, y_BT, state, learning_rate=RATES[3 * epoch + step])
             _, score = built.evaluate_step(x_BT, y_BT, built.zero_state(3))
             _, short = built.evaluate_step(x_BT[:, :2], y_BT[:, :2], built.zero_state(3))
-            built.average(0.3)
+            built.update_averages(0.3)
             with built.use_averages():
                 _, averaged = built.evaluate_step(x_BT, y_BT, built.zero_state(3))
             losses += [loss, score, short, averaged]

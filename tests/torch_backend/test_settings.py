@@ -64,7 +64,7 @@ def test_cudnn_finds_a_layer_s_weights_in_one_piece(precision: str, tiny_config:
     state = built.zero_state(3)
     for x_BT, y_BT in random_windows(config, 11, 3, seed=2):
         state, _ = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
-        built.average(0.5)
+        built.update_averages(0.5)
         with built.use_averages():
             built.evaluate_step(x_BT, y_BT, built.zero_state(3))
     built.load_weights(built.export_weights())

@@ -205,7 +205,7 @@ def train_on(built: Any, state: Any, windows: list[Any], *, first: int = 0) -> A
         rate = rate_of(built.config) * (1 + step % 3)
         state, _ = built.train_step(x_BT, y_BT, state, learning_rate=rate)
         if step % 2:
-            built.average(1 / (1 + step))
+            built.update_averages(1 / (1 + step))
     return state
 
 
@@ -233,7 +233,7 @@ def test_stopped_and_resumed_is_bit_identical(
 
     resumed = build(config, precision=precision, seed=9)
     resumed.load_weights(weights)
-    resumed.average(1.0)
+    resumed.update_averages(1.0)
     with resumed.use_averages():
         resumed.load_weights(averages)
     state = resumed.load_training_state(saved)

@@ -20,7 +20,7 @@ class Recorder:
     def __init__(self) -> None:
         self.steps_done, self.moved = 0, list[tuple[int, float]]()
 
-    def average(self, w: float) -> None:
+    def update_averages(self, w: float) -> None:
         self.moved.append((self.steps_done, w))
 
 

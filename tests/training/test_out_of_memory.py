@@ -176,7 +176,7 @@ def test_a_state_for_which_there_is_no_memory_is_not_called_wrong(
     def too_large(self: TorchBackend, weight: float) -> None:
         torch.empty(2**60)
 
-    monkeypatch.setattr(TorchBackend, "average", too_large)
+    monkeypatch.setattr(TorchBackend, "update_averages", too_large)
     problem = runs.refusal(capsys, train, "--resume", run, "--epochs", "3")
     assert problem.startswith("there is not enough memory")
     assert "was 4.0 EiB, and" in problem
