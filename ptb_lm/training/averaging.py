@@ -73,8 +73,8 @@ class Averages:
         self.horizon, self.patience = config.average_epochs, config.average_after_stall
         self.interval = interval(plan.usual_steps) if self.horizon else 1
 
-    def start(self, progress: Progress) -> int | None:
-        """Return the training steps that were done when averaging began; None: it has not begun.
+    def start_step(self, progress: Progress) -> int | None:
+        """Return the number of training steps before averaging began; None: it has not begun.
 
         It begins between two epochs.
         """
@@ -97,26 +97,26 @@ class Averages:
             by = 1 / update
         self.backend.update_averages(by)
 
-    def exist(self, progress: Progress) -> bool:
+    def have_values(self, progress: Progress) -> bool:
         """Return whether there are averages: from the first update on."""
-        start = self.start(progress)
+        start_step = self.start_step(progress)
         steps_done = self.plan.steps_before(progress.epoch) + progress.step
-        return start is not None and steps_done - start >= self.interval
+        return start_step is not None and steps_done - start_step >= self.interval
 
     def use(self, progress: Progress) -> AbstractContextManager[None]:
         """Return a context in which the backend's weights are the averages, if there are any yet."""
-        return self.backend.use_averages() if self.exist(progress) else nullcontext()
+        return self.backend.use_averages() if self.have_values(progress) else nullcontext()
 
     def export(self, progress: Progress) -> Arrays:
         """Return the averages by canonical name; an empty mapping if there are none yet."""
-        if not self.exist(progress):
+        if not self.have_values(progress):
             return {}
         with self.backend.use_averages():
             return self.backend.export_weights()
 
     def load(self, arrays: Arrays, progress: Progress) -> None:
         """Set the averages that `export` returned."""
-        if self.exist(progress):
+        if self.have_values(progress):
             self.backend.update_averages(1.0)  # makes room for the arrays
             with self.backend.use_averages():
                 self.backend.load_weights(arrays)

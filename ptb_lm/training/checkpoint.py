@@ -119,7 +119,9 @@ class Checkpoints:
             newest.progress,
             np.float64 if self.run.choice.precision == "fp64" else np.float32,
         )
-        kinds = (newest.weights, newest.averages) if self.averages.exist(progress) else (newest.weights,)
+        kinds = (
+            (newest.weights, newest.averages) if self.averages.have_values(progress) else (newest.weights,)
+        )
         try:
             for weights in kinds:
                 parameters.check(weights, parameters.shapes(config, len(self.corpus.vocabulary)), dtype=dtype)

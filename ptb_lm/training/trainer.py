@@ -120,7 +120,7 @@ class Trainer:
     def _train_epoch(self, rows_BL: TokenArray, display: Display) -> None:
         progress, unread = self.progress, list[Loss]()
         steps, steps_before = self.plan.steps(progress.epoch), self.plan.steps_before(progress.epoch)
-        averaging_start = self.averages.start(progress)
+        averaging_start = self.averages.start_step(progress)
         if self.config.average_after_stall and averaging_start == steps_before + progress.step:
             cli.try_print_line(
                 f"validation has stalled: from epoch {progress.epoch + 1} on, the weights are averaged"
@@ -197,7 +197,7 @@ class Trainer:
             with self.averages.use(progress):
                 valid = self._perplexity("valid")
             # What the average gains or, early on, costs.
-            without_average = self._perplexity("valid") if self.averages.exist(progress) else valid
+            without_average = self._perplexity("valid") if self.averages.have_values(progress) else valid
         except Interrupted:
             self._save()  # validation is done again, training is not
             raise

@@ -31,7 +31,7 @@ def moves(horizon: float, *, steps_per_epoch: int, steps: int) -> list[tuple[int
     data = Corpus(Vocabulary(["<eos>"]), {"train": ids, "valid": np.zeros(9, np.int32), "test": ids})
     config = SMALL.replace(average_epochs=horizon, batch_size=1, num_steps=1)
     averages = Averages(backend, config, WindowPlan(data, config, seed=1))
-    if averages.start(Progress()) is None:
+    if averages.start_step(Progress()) is None:
         return []
     for backend.steps_done in range(1, steps + 1):
         averages.update_if_due(backend.steps_done)
