@@ -29,7 +29,7 @@ VOCABULARY_AXES = {"embedding": 0, "softmax.kernel": 1, "softmax.bias": 0}
 
 
 @dataclass(frozen=True, eq=False)
-class Start:
+class ParentRun:
     """The run whose weights a new run starts from.
 
     Attributes:
@@ -47,7 +47,7 @@ class Start:
     weights_sha256: str
 
     @classmethod
-    def read(cls, path: Path) -> "Start":
+    def read(cls, path: Path) -> "ParentRun":
         """Read a run.
 
         Raises:
@@ -57,7 +57,7 @@ class Start:
         model, digest = tensors.read_with_digest(directory.weights_path, directory.read_model)
         return cls(directory, *model, weights_sha256=digest)
 
-    def config(self, flag_values: Mapping[str, Any]) -> RunConfig:
+    def derive_config(self, flag_values: Mapping[str, Any]) -> RunConfig:
         """Return the configuration of a new run that starts from this one, from the flags that were given.
 
         Without --data its text is that of this run.
@@ -131,22 +131,22 @@ class Start:
         settings = {name: getattr(run_preparation, name) for name in TOKENIZER_FIELDS}
         return dataclasses.replace(preparation or Preparation(), **settings)
 
-    def record(self, data: Corpus) -> InitFrom:
+    def make_record(self, corpus: Corpus) -> InitFrom:
         """Return where the weights came from, for the record."""
         result = self.directory.read_result() or {}
         return InitFrom(
             run=str(self.directory.path.absolute()),
             weights_sha256=self.weights_sha256,
             test_perplexity=result.get("test_perplexity"),
-            new_words=len(data.vocabulary) - len(self.vocabulary),
+            new_words=len(corpus.vocabulary) - len(self.vocabulary),
         )
 
-    def initial(self, run: RunConfig, words: int) -> parameters.Weights:
-        """Return the initial weights for a vocabulary of `words`; weights of new words are random."""
+    def make_initial_weights(self, run: RunConfig, vocabulary_size: int) -> parameters.Weights:
+        """Return the initial weights for a vocabulary of this size; those of new words are random."""
         weights: parameters.Weights = dict(self.weights)
-        if (known := len(self.vocabulary)) == words:
+        if (known := len(self.vocabulary)) == vocabulary_size:
             return weights
-        drawn = parameters.draw_initial(run.hyperparameters, words, seed=run.choice.seed)
+        drawn = parameters.draw_initial(run.hyperparameters, vocabulary_size, seed=run.choice.seed)
         for name in VOCABULARY_AXES.keys() & weights.keys():
             axis = VOCABULARY_AXES[name]
             _, new = np.split(drawn[name], [known], axis=axis)

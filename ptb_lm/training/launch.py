@@ -21,7 +21,7 @@ from ptb_lm.model import backend, parameters
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.ranks import SINGLE_PROCESS, Facts, Ranks
 from ptb_lm.training import display, processes, run_data, run_folders
-from ptb_lm.training.fine_tuning import Start
+from ptb_lm.training.fine_tuning import ParentRun
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import (
@@ -50,7 +50,7 @@ class TrainRequest:
         directory: Folder of the run, and the processes that train it together.
         found: Configuration in the folder of a run that is resumed; None: the run is new.
         vocabulary: Words of the run, if an earlier run has them.
-        start: Run whose weights it begins with.
+        parent: Run whose weights it begins with (--init-from); None: it begins with random ones.
         reason: Sentence that says why a new run takes its model and its precision; "" if flags say so.
     """
 
@@ -60,7 +60,7 @@ class TrainRequest:
     directory: RunDirectory
     found: RunConfig | None = None
     vocabulary: Vocabulary | None = None
-    start: Start | None = None
+    parent: ParentRun | None = None
     reason: str = ""
 
 
@@ -114,15 +114,15 @@ def parse_request(flag_values: dict[str, Any], command: str, ranks: Ranks) -> Tr
             found=found,
             vocabulary=directory.read_vocabulary(),
         )
-    start = (
-        ranks.run_on_first(lambda: Start.read(flag_values["init_from"]))
+    parent = (
+        ranks.run_on_first(lambda: ParentRun.read(flag_values["init_from"]))
         if "init_from" in flag_values
         else None
     )
-    config = start.config(flag_values) if start else new_config(flag_values)
+    config = parent.derive_config(flag_values) if parent else new_config(flag_values)
     if "run_dir" in flag_values:
         path, overwrite = flag_values["run_dir"], bool(flag_values.get("overwrite"))
-        source = start.directory.weights_path if start else None
+        source = parent.directory.weights_path if parent else None
         ranks.run_on_first(lambda: run_folders.refuse_existing(path, overwrite=overwrite, init_from=source))
     if ranks.size == 1:  # otherwise all of them load the text together
         run_data.check_folder(config)  # which is told before the framework is imported
@@ -133,8 +133,8 @@ def parse_request(flag_values: dict[str, Any], command: str, ranks: Ranks) -> Tr
         flag_values=flag_values,
         run=config,
         directory=RunDirectory(path, ranks),
-        vocabulary=start.vocabulary if start else None,
-        start=start,
+        vocabulary=parent.vocabulary if parent else None,
+        parent=parent,
         reason=reason,
     )
 
@@ -148,18 +148,18 @@ def prepare(request: TrainRequest) -> tuple[TrainRequest, Corpus, Backend]:
     Raises:
         UserError: The text or the model is impossible, or they are not those of the run that is resumed.
     """
-    start, directory, ranks = request.start, request.directory, request.directory.ranks
+    parent, directory, ranks = request.parent, request.directory, request.directory.ranks
     ranks.check_divisible(request.run.hyperparameters.batch_size)
     config, corpus = ranks.same_on_all(lambda: _load_text(request), lambda text: _shared_facts(*text, ranks))
-    if start:
-        config = dataclasses.replace(config, init_from=ranks.run_on_first(lambda: start.record(corpus)))
+    if parent:
+        config = dataclasses.replace(config, init_from=ranks.run_on_first(lambda: parent.make_record(corpus)))
     if request.found is not None:  # before a model is built of a config.json that somebody has changed
         ranks.run_on_first(lambda: bool(RunDirectory(directory.path).read_state(run=config)))
     vocabulary_size = len(corpus.vocabulary)
     parameters.check_fits(config.hyperparameters, vocabulary_size)
     weights = (
-        start.initial(config, vocabulary_size)
-        if start
+        parent.make_initial_weights(config, vocabulary_size)
+        if parent
         else parameters.draw_initial(config.hyperparameters, vocabulary_size, seed=config.choice.seed)
     )
     model = backend.build(config.hyperparameters, weights, config.choice, ranks)
@@ -216,8 +216,8 @@ def run(
                 return 0
             directory.remove_leftovers()
             directory.write_config(config)
-        if request.start and "data" not in request.flag_values:
-            cli.try_print_line(f"without --data, the text is that of {request.start.directory.path}")
+        if request.parent and "data" not in request.flag_values:
+            cli.try_print_line(f"without --data, the text is that of {request.parent.directory.path}")
         if request.reason:
             cli.try_print_line(request.reason)
         display.announce(config, corpus, model, directory.path, environment=trainer.environment, load=load)

@@ -20,7 +20,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import DEVICES, FRAMEWORKS, REDUCE_PRECISIONS
 from ptb_lm.model.ranks import TORCHRUN_VARIABLES, Ranks, check_divisible, tf_config
 from ptb_lm.training import run_folders
-from ptb_lm.training.fine_tuning import Start
+from ptb_lm.training.fine_tuning import ParentRun
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config, resumed_config
 
@@ -101,7 +101,7 @@ def _batch_size(flag_values: dict[str, Any]) -> int:
     if "resume" in flag_values:
         run = resumed_config(RunDirectory(flag_values["resume"]).read_config(), flag_values)
     elif "init_from" in flag_values:
-        run = Start.read(flag_values["init_from"]).config(flag_values)
+        run = ParentRun.read(flag_values["init_from"]).derive_config(flag_values)
     else:
         run = new_config(flag_values)
     return run.hyperparameters.batch_size
@@ -166,11 +166,11 @@ def how_to_continue(path: Path, flag_values: Mapping[str, Any], ranks: Ranks, ch
         ranks: Processes that train the run.
         choice: Choices of the run.
     """
-    command, start = ["--resume", str(path)], ""
+    command, launcher = ["--resume", str(path)], ""
     if (devices := flag_values.get("devices", 1)) > 1:
         command += ["--devices", str(devices)]
     elif ranks.size > 1:
-        start = " the same TF_CONFIG" if find_launcher()[0] == "TF_CONFIG" else " the same launcher"
+        launcher = " the same TF_CONFIG" if find_launcher()[0] == "TF_CONFIG" else " the same launcher"
     if ranks.size > 1:  # a machine that does not see the folder cannot look these up
         for flag, value, usual in (
             ("--framework", choice.framework, DEFAULT),
@@ -179,7 +179,7 @@ def how_to_continue(path: Path, flag_values: Mapping[str, Any], ranks: Ranks, ch
             command += [flag, value] if value != usual else []
     if ranks.reduce_precision != REDUCE_PRECISIONS[0]:  # no file of the run has it
         command += ["--reduce-precision", ranks.reduce_precision]
-    return f"continue with{start}: {cli.command_name('train')} {shlex.join(command)}"
+    return f"continue with{launcher}: {cli.command_name('train')} {shlex.join(command)}"
 
 
 def store_continuation(again: str, ranks: Ranks) -> None:

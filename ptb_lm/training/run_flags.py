@@ -127,7 +127,7 @@ def with_fastest(
     model is known to compute the cell.
 
     Args:
-        config: Configuration by `new_config`, or by Start.config.
+        config: Configuration by `new_config`, or by ParentRun.derive_config.
         flag_values: The flags that were given, by name.
         ranks: Processes that train the run together.
 

@@ -13,7 +13,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.fastest import OPEN
 from ptb_lm.training import run_data, run_folders
-from ptb_lm.training.fine_tuning import Start
+from ptb_lm.training.fine_tuning import ParentRun
 from ptb_lm.training.run_config import PLACES, RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import NEW_RUN_FLAGS
@@ -42,7 +42,10 @@ def with_earlier_choice(flag_values: dict[str, Any], seeds: Sequence[int], choic
 
 
 def remaining_commands(
-    runs: Mapping[int, RunDirectory], config: RunConfig, start: Start | None, flag_values: Mapping[str, Any]
+    runs: Mapping[int, RunDirectory],
+    config: RunConfig,
+    parent: ParentRun | None,
+    flag_values: Mapping[str, Any],
 ) -> dict[int, list[str]]:
     """Return the arguments that start or continue the runs that are not finished, by seed.
 
@@ -51,24 +54,25 @@ def remaining_commands(
     Args:
         runs: Folders of the runs, by seed.
         config: Configuration that the flags ask for, of any seed.
-        start: Run whose weights they start from.
+        parent: Run whose weights they start from; None: they start from random ones.
         flag_values: The flags that were given, by name.
 
     Raises:
         UserError: A folder has a run of other flags, or something else; another process is at work in one
             whose run would be replaced; or the text cannot be read.
     """
-    overwrite, init_from = bool(flag_values.get("overwrite")), start.directory.weights_path if start else None
+    overwrite = bool(flag_values.get("overwrite"))
+    parent_weights = parent.directory.weights_path if parent else None
     existing = [seed for seed, directory in runs.items() if _has_trained(directory) and not overwrite]
     if existing:
-        config = _with_origins(config, start, extend=bool(flag_values.get("extend_vocabulary")))
+        config = _with_origins(config, parent, extend=bool(flag_values.get("extend_vocabulary")))
     flags = {name: value for name, value in flag_values.items() if name not in ("seeds", "jobs", "run_dir")}
     commands = {}
     for seed, directory in runs.items():
         if seed in existing:
             command = _resume_command(directory, seed, config, flags)
         else:
-            run_folders.refuse_existing(directory.path, overwrite=overwrite, init_from=init_from)
+            run_folders.refuse_existing(directory.path, overwrite=overwrite, init_from=parent_weights)
             if directory.state_path.parent.is_dir():
                 with directory.lock():  # another process in it is told of before the first seed trains
                     pass
@@ -126,11 +130,11 @@ def _has_trained(directory: RunDirectory) -> bool:
     return directory.config_path.exists() and not directory.is_expendable()
 
 
-def _with_origins(config: RunConfig, start: Start | None, *, extend: bool) -> RunConfig:
+def _with_origins(config: RunConfig, parent: ParentRun | None, *, extend: bool) -> RunConfig:
     """Return a configuration as a new run records it: with the origins of its text and of its weights."""
-    corpus = run_data.load_first(config, start.vocabulary if start else None, extend=extend)
+    corpus = run_data.load_first(config, parent.vocabulary if parent else None, extend=extend)
     config = run_data.with_source(config, corpus)
-    return dataclasses.replace(config, init_from=start.record(corpus)) if start else config
+    return dataclasses.replace(config, init_from=parent.make_record(corpus)) if parent else config
 
 
 def _resume_command(
@@ -188,11 +192,11 @@ def differences(there: RunConfig, here: RunConfig) -> list[str]:
 def _origins(run: RunConfig) -> dict[str, tuple[Any, str]]:
     """Return how a run's text was prepared and where its weights came from: values to compare and to show."""
     origins = {name: (value, repr(value)) for name, value in effective_settings(run.preparation).items()}
-    start = run.init_from
-    if start is None:
+    init_from = run.init_from
+    if init_from is None:
         return {**origins, "init_from": (None, "none")}
-    text = f"{start.run} (SHA-256 {start.weights_sha256[:12]}…, {start.new_words:,} new words)"
-    return {**origins, "init_from": ((start.weights_sha256, start.new_words), text)}
+    text = f"{init_from.run} (SHA-256 {init_from.weights_sha256[:12]}…, {init_from.new_words:,} new words)"
+    return {**origins, "init_from": ((init_from.weights_sha256, init_from.new_words), text)}
 
 
 def _describe_text(run: RunConfig) -> str:

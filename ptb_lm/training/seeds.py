@@ -20,7 +20,7 @@ from ptb_lm.common.signals import StopRequest
 from ptb_lm.model.frameworks import AUTO
 from ptb_lm.model.ranks import Ranks
 from ptb_lm.training import processes, run_data, run_folders, seed_runs
-from ptb_lm.training.fine_tuning import Start
+from ptb_lm.training.fine_tuning import ParentRun
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config, with_fastest, with_global_batch
@@ -45,15 +45,15 @@ def train(flag_values: dict[str, Any], train_one: TrainOne) -> int:
     """
     seeds, jobs = _parse(flag_values)
     flag_values = with_global_batch(flag_values, flag_values.get("devices", 1))
-    start = Start.read(flag_values["init_from"]) if "init_from" in flag_values else None
-    make_config = start.config if start else new_config
+    parent = ParentRun.read(flag_values["init_from"]) if "init_from" in flag_values else None
+    make_config = parent.derive_config if parent else new_config
     flag_values = seed_runs.with_earlier_choice(flag_values, seeds, make_config(flag_values).choice)
     config = make_config(flag_values)  # of all seeds; refuses what is impossible
     run_data.check_folder(config)
     # Where other processes train, they choose: this one would hold a part of the GPU's memory to its end.
     trains_here = jobs == 1 and not processes.should_start(flag_values)
     extend = bool(flag_values.get("extend_vocabulary"))  # which draws the weights of new words
-    if start and len(seeds) > 1 and not _is_random(config, start, extend=extend):
+    if parent and len(seeds) > 1 and not _is_random(config, parent, extend=extend):
         raise UserError(
             "--seeds would train the same run for each seed: the weights are those of --init-from, and "
             f"without dropout{' or new words' * extend} or --vary-num-steps nothing else is drawn"
@@ -70,7 +70,7 @@ def train(flag_values: dict[str, Any], train_one: TrainOne) -> int:
     flag_values = {**flag_values, "run_dir": folder}
     runs = {seed: RunDirectory(folder / f"seed-{seed}") for seed in seeds}
     before = {seed: files.identity(directory.config_path) for seed, directory in runs.items()}
-    commands = seed_runs.remaining_commands(runs, config, start, flag_values)
+    commands = seed_runs.remaining_commands(runs, config, parent, flag_values)
 
     def print_how_to_continue() -> None:
         again = seed_runs.how_to_continue(flag_values, runs, before, config.choice)
@@ -92,13 +92,13 @@ def train(flag_values: dict[str, Any], train_one: TrainOne) -> int:
     return max((cli.EXIT_FAILED if status > 128 else status for status in statuses.values()), default=0)
 
 
-def _is_random(config: RunConfig, start: Start, *, extend: bool) -> bool:
+def _is_random(config: RunConfig, parent: ParentRun, *, extend: bool) -> bool:
     """Return whether a run from another's weights draws anything: masks, windows, or weights of new words."""
     draws_in_training = config.hyperparameters.has_dropout or config.hyperparameters.vary_num_steps
     if draws_in_training or not extend:
         return draws_in_training
-    corpus = run_data.load_first(config, start.vocabulary, extend=True)
-    return len(corpus.vocabulary) > len(start.vocabulary)
+    corpus = run_data.load_first(config, parent.vocabulary, extend=True)
+    return len(corpus.vocabulary) > len(parent.vocabulary)
 
 
 def _parse(flag_values: dict[str, Any]) -> tuple[list[int], int]:

@@ -15,7 +15,7 @@ from ptb_lm.data import corpus
 from ptb_lm.model import parameters
 from ptb_lm.model.cells import CELLS
 from ptb_lm.training import tensors
-from ptb_lm.training.fine_tuning import Start
+from ptb_lm.training.fine_tuning import ParentRun
 from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -68,9 +68,9 @@ def fine_tune(run: Path, data: Path, to: Path, *more: str) -> Path:
     return to
 
 
-def start_of(run: Path, data: Path, *, extend: bool) -> tuple[Start, corpus.Corpus]:
-    start = Start.read(run)
-    return start, corpus.load(data, vocabulary=start.vocabulary, extend=extend)
+def read_parent(run: Path, data: Path, *, extend: bool) -> tuple[ParentRun, corpus.Corpus]:
+    parent = ParentRun.read(run)
+    return parent, corpus.load(data, vocabulary=parent.vocabulary, extend=extend)
 
 
 def test_it_is_better_than_from_scratch(texts: Path, run: Path, whole: Path, tmp_path: Path) -> None:
@@ -95,9 +95,9 @@ def test_the_digest_is_of_the_weights_that_were_read(
         return weights
 
     monkeypatch.setattr(RunDirectory, "read_weights", read_and_replace)
-    start = Start.read(moving)
-    assert start.weights_sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert (start.weights["softmax.bias"] == 0.25).all()
+    parent = ParentRun.read(moving)
+    assert parent.weights_sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (parent.weights["softmax.bias"] == 0.25).all()
 
 
 def test_the_result_says_from_where_it_came_and_new_words_become_unk(
@@ -121,22 +121,22 @@ def test_the_result_says_from_where_it_came_and_new_words_become_unk(
 @pytest.mark.parametrize("flags", [(), ("--tie-weights",)])
 def test_new_words_are_drawn_as_initial_ones(flags: tuple[str, ...], texts: Path, tmp_path: Path) -> None:
     old = runs.train_run(texts / "part", tmp_path / "old", "--epochs", "1", *flags)
-    start, data = start_of(old, texts / "small", extend=True)
-    assert data.vocabulary.words == (*start.vocabulary.words, "zebra")
-    config = start.config({"seed": 7})
-    weights = start.initial(config, len(data.vocabulary))
+    parent, data = read_parent(old, texts / "small", extend=True)
+    assert data.vocabulary.words == (*parent.vocabulary.words, "zebra")
+    config = parent.derive_config({"seed": 7})
+    weights = parent.make_initial_weights(config, len(data.vocabulary))
     parameters.check(weights, parameters.shapes(config.hyperparameters, len(data.vocabulary)))
     drawn = parameters.draw_initial(config.hyperparameters, len(data.vocabulary), seed=7)
     for name, array in weights.items():
-        if name in start.weights and array.shape == start.weights[name].shape:
-            np.testing.assert_array_equal(array, start.weights[name])
+        if name in parent.weights and array.shape == parent.weights[name].shape:
+            np.testing.assert_array_equal(array, parent.weights[name])
             continue
         known, new = (array[:-1], array[-1:]) if name != "softmax.kernel" else (array[:, :-1], array[:, -1:])
-        np.testing.assert_array_equal(known, start.weights[name])
+        np.testing.assert_array_equal(known, parent.weights[name])
         last = drawn[name][-1:] if name != "softmax.kernel" else drawn[name][:, -1:]
         np.testing.assert_array_equal(new, last)
         assert np.ptp(new) > 0 or name == "softmax.bias"
-    assert {name for name in weights if weights[name].shape != start.weights[name].shape} == (
+    assert {name for name in weights if weights[name].shape != parent.weights[name].shape} == (
         {"embedding", "softmax.bias"} | (set() if flags else {"softmax.kernel"})
     )
 
@@ -282,7 +282,7 @@ def test_the_run_that_it_starts_from_is_not_overwritten(
 
 
 def test_flags_that_agree_are_taken(run: Path) -> None:
-    start = Start.read(run)
+    parent = ParentRun.read(run)
     flag_values = {
         "hidden_size": 16,
         "embedding_size": 16,
@@ -290,5 +290,5 @@ def test_flags_that_agree_are_taken(run: Path) -> None:
         "epochs": 3,
         "learning_rate": 0.7,
     }
-    config = start.config(flag_values).hyperparameters
-    assert config == start.run.hyperparameters.replace(epochs=3, learning_rate=0.7)
+    config = parent.derive_config(flag_values).hyperparameters
+    assert config == parent.run.hyperparameters.replace(epochs=3, learning_rate=0.7)

@@ -22,7 +22,7 @@ from ptb_lm.model import parameters, reference
 from ptb_lm.model.config import Config
 from ptb_lm.model.presets import PRESETS
 from ptb_lm.training import run_flags, tensors
-from ptb_lm.training.fine_tuning import Start
+from ptb_lm.training.fine_tuning import ParentRun
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -195,9 +195,9 @@ def test_another_run_starts_from_its_weights(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    start = Start.read(run)
-    again = start.config({**parse_flags(*LAYERS), "embedding_size": 7, "epochs": 1}).hyperparameters
-    assert again == start.run.hyperparameters.replace(epochs=1, learning_rate=0.5)
+    parent = ParentRun.read(run)
+    again = parent.derive_config({**parse_flags(*LAYERS), "embedding_size": 7, "epochs": 1}).hyperparameters
+    assert again == parent.run.hyperparameters.replace(epochs=1, learning_rate=0.5)
     for wrong in (("--layer-sizes", "12", "9", "8"), ("--num-layers", "2"), ("--hidden-size", "12")):
         problem = runs.refusal(capsys, train, "--init-from", run, *wrong)
         assert f"{wrong[0]} {' '.join(wrong[1:])} contradicts the run" in problem
