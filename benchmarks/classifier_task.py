@@ -74,7 +74,7 @@ class ClassifierTask:
     @property
     def kernels_of_features(self) -> list[str]:
         """The canonical names of the kernels that read the features, which need no gradient."""
-        bottom = parameters.directions(0, bidirectional=self.config.bidirectional)
+        bottom = parameters.direction_prefixes(0, bidirectional=self.config.bidirectional)
         return [f"{prefix}kernel" for prefix in bottom]
 
     @property

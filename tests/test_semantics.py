@@ -81,7 +81,7 @@ def nn_lstm(weights: Weights, *, bidirectional: bool = False, dropout: float = 0
         width, hidden, layers, bidirectional=bidirectional, dropout=dropout, dtype=torch.float64
     ).requires_grad_(False)
     for layer in range(layers):
-        prefixes = parameters.directions(layer, bidirectional=bidirectional)
+        prefixes = parameters.direction_prefixes(layer, bidirectional=bidirectional)
         for prefix, suffix in zip(prefixes, (f"l{layer}", f"l{layer}_reverse"), strict=False):
             lstm.get_parameter(f"weight_ih_{suffix}").copy_(torch.from_numpy(weights[prefix + "kernel"].T))
             lstm.get_parameter(f"weight_hh_{suffix}").copy_(

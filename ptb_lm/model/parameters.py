@@ -55,14 +55,14 @@ def stack_shapes(
     """
     table: Shapes = {}
     for layer, hidden in enumerate(hidden_sizes):
-        for prefix in directions(layer, bidirectional=bidirectional, cell=cell.name):
+        for prefix in direction_prefixes(layer, bidirectional=bidirectional, cell=cell.name):
             layer_shapes = cell.shapes(input_size, hidden)
             table |= {prefix + name: shape for name, shape in layer_shapes.items()}
         input_size = 2 * hidden if bidirectional else hidden
     return table
 
 
-def directions(layer: int, *, bidirectional: bool, cell: str = cells.LSTM) -> tuple[str, ...]:
+def direction_prefixes(layer: int, *, bidirectional: bool, cell: str = cells.LSTM) -> tuple[str, ...]:
     """Return the prefix of the canonical names of each direction of a layer."""
     forward = f"{cell}.{layer}."
     return (forward, forward + "reverse.") if bidirectional else (forward,)

@@ -235,7 +235,9 @@ def _layers(weights: Mapping[str, Array]) -> list[tuple[str, ...]]:
     bidirectional = f"{cell}.0.reverse.recurrent_kernel" in weights
     directions = 2 if bidirectional else 1
     count = sum(name.endswith(".recurrent_kernel") for name in weights) // directions
-    return [parameters.directions(layer, bidirectional=bidirectional, cell=cell) for layer in range(count)]
+    return [
+        parameters.direction_prefixes(layer, bidirectional=bidirectional, cell=cell) for layer in range(count)
+    ]
 
 
 def _layer_weights(weights: Mapping[str, Array], prefix: str) -> dict[str, Array]:

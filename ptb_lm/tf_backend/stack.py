@@ -55,7 +55,7 @@ class RecurrentStack:
         self.layers: list[list[Layer]] = []
         self._by_prefix: dict[str, Layer] = {}  # prefixes of the parameters' canonical names
         for index, hidden in enumerate(hidden_sizes):
-            prefixes = parameters.directions(index, bidirectional=bidirectional, cell=cell.name)
+            prefixes = parameters.direction_prefixes(index, bidirectional=bidirectional, cell=cell.name)
             directions = [layer_type(input_size, hidden, cell, dtype=dtype, unroll=unroll) for _ in prefixes]
             self.layers.append(directions)
             self._by_prefix.update(zip(prefixes, directions, strict=True))

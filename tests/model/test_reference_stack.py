@@ -109,7 +109,7 @@ def test_it_equals_the_layer_of_torch(
     names = {}
     with torch.no_grad():
         for layer in range(layers):
-            for prefix in parameters.directions(layer, bidirectional=bidirectional, cell=cell):
+            for prefix in parameters.direction_prefixes(layer, bidirectional=bidirectional, cell=cell):
                 suffix = f"_l{layer}" + ("_reverse" if "reverse" in prefix else "")
                 names |= {prefix + ours: their + suffix for ours, their in theirs.items()}
                 second = layer_by_torch.get_parameter("bias_hh" + suffix).zero_()

@@ -111,14 +111,14 @@ def weights(
             scale *= math.sqrt(keep[name])
         array = rng.normal(0, scale, shape)
         cell = parameters.owner(name)
-        if cell and cell.memory and name.endswith(f".{cell.memory.bias}"):
-            _remember(array, cell.memory, steps=steps, rng=rng)
+        if cell and cell.memory_gates and name.endswith(f".{cell.memory_gates.bias}"):
+            _remember(array, cell.memory_gates, steps=steps, rng=rng)
         drawn[name] = array.astype(np.float32).astype(np.float64)
     return drawn
 
 
 def _remember(
-    bias: NDArray[np.float64], memory: MemoryGates, *, steps: int, rng: np.random.Generator
+    bias: NDArray[np.float64], memory_gates: MemoryGates, *, steps: int, rng: np.random.Generator
 ) -> None:
     """Move a bias so that its units remember for 1 to T steps.
 
@@ -127,10 +127,10 @@ def _remember(
     layers are chaotic over 1000 steps: of a rounding in float32 a gradient is off by 1 %. With it the first
     step still moves the last output, by 2 %.
     """
-    gates = bias.reshape(memory.gates, -1)  # a view
+    gates = bias.reshape(memory_gates.gates, -1)  # a view
     times = np.log(rng.uniform(1, max(steps, 2), gates.shape[1]))
-    gates[memory.forget] += times
-    gates[memory.input] -= times / 2
+    gates[memory_gates.forget] += times
+    gates[memory_gates.input] -= times / 2
 
 
 def distinct_rows(task: Task) -> int:

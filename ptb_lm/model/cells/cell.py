@@ -43,14 +43,14 @@ class Cell(ABC):
         state_names: The names of the arrays that are carried, each [B, H]. The first is "h", a layer's
             output.
         constants: The initial value of each parameter that is not drawn at random.
-        memory: The gates that the benchmark's check sets to remember for long, so that the first steps of a
-            long sequence show in its end. None: their biases are drawn as any others.
+        memory_gates: The gates that the benchmark's check sets to remember for long, so that the first steps
+            of a long sequence show in its end. None: their biases are drawn as any others.
     """
 
     name: ClassVar[str]
     state_names: ClassVar[tuple[str, ...]]
     constants: ClassVar[Mapping[str, float]]
-    memory: ClassVar[MemoryGates | None] = None
+    memory_gates: ClassVar[MemoryGates | None] = None
 
     @abstractmethod
     def shapes(self, input_size: int, hidden_size: int) -> dict[str, tuple[int, ...]]:

@@ -27,7 +27,7 @@ class LSTM(Cell):
     # As in TensorFlow's tutorial: its variable scope initialises all but the cells' biases, which
     # TensorFlow's cells set to zero (and forget_bias is 0).
     constants: ClassVar[Mapping[str, float]] = {"bias": 0.0}
-    memory = MemoryGates("bias", gates=4, forget=1, input=0)
+    memory_gates = MemoryGates("bias", gates=4, forget=1, input=0)
 
     @override
     def shapes(self, input_size: int, hidden_size: int) -> dict[str, tuple[int, ...]]:
