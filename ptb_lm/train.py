@@ -78,7 +78,7 @@ def parse_flags(argv: Sequence[str]) -> dict[str, Any]:
     A resumed run keeps what it took.
     """
     values = vars(_parser().parse_args(argv))
-    autos = {name for name in fastest.OPEN if values[name] == frameworks.AUTO}
+    autos = {name for name in fastest.AUTO_CHOICES if values[name] == frameworks.AUTO}
     return {name: value for name, value in values.items() if value is not None and name not in autos}
 
 

@@ -222,8 +222,8 @@ def test_a_precision_that_the_fastest_model_lacks_is_kept(run: Path) -> None:
         trained, choice=choice, hyperparameters=trained.hyperparameters.replace(hidden_size=200)
     )
     flags = argparse.Namespace(framework=None, model=None, execution=None, device=None, precision=None)
-    taken = run_evaluation.choose(flags, wide)
-    assert (taken.choice.precision, taken.reason) == ("fp64", "")
+    decision = run_evaluation.choose(flags, wide)
+    assert (decision.choice.precision, decision.reason) == ("fp64", "")
 
 
 @pytest.mark.parametrize(

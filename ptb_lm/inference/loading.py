@@ -83,8 +83,10 @@ def choose(config: "RunConfig", *, precision: str, **given: str | None) -> Choic
     own = {"framework": config.choice.framework, "device": config.choice.device, "seed": config.choice.seed}
     wanted = {name: value for name, value in given.items() if value is not None}
     choices = {**own, **wanted, "precision": precision}
-    fixed = [name for name in fastest.OPEN if choices.get(name, AUTO) != AUTO]
-    left = {name: value for name, value in choices.items() if name not in fastest.OPEN or name in fixed}
+    fixed = [name for name in fastest.AUTO_CHOICES if choices.get(name, AUTO) != AUTO]
+    left = {
+        name: value for name, value in choices.items() if name not in fastest.AUTO_CHOICES or name in fixed
+    }
     choice = fastest.choose_safe(left, cell=config.hyperparameters.cell)
     choice.check_cell(config.hyperparameters.cell, has_weights=True)
     return fastest.choose(choice, config.hyperparameters, fixed=fixed).choice

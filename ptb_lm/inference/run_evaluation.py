@@ -19,7 +19,7 @@ from ptb_lm.inference.reader import score_in_pieces, tokens_per_call
 from ptb_lm.inference.scoring import format_perplexity, perplexity
 from ptb_lm.model import backend, fastest
 from ptb_lm.model.backend import Backend
-from ptb_lm.model.fastest import Taken
+from ptb_lm.model.fastest import Decision
 from ptb_lm.model.rules import SAFE_PRECISION
 from ptb_lm.training import evaluation, run_folders
 from ptb_lm.training.run_config import RunConfig
@@ -60,10 +60,10 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
             command=command,
         )
         return
-    taken = choose(arguments, run)
-    choice = taken.choice
-    if taken.reason:
-        cli.print_line(taken.reason)
+    decision = choose(arguments, run)
+    choice = decision.choice
+    if decision.reason:
+        cli.print_line(decision.reason)
     model = backend.build(run.hyperparameters, weights, choice)
     notes, unknown = list[str](), 0
     if text.is_unknown is None:
@@ -113,7 +113,7 @@ def _text_perplexity(
     return perplexity(math.fsum(log_p_N), len(log_p_N)), notes
 
 
-def choose(arguments: argparse.Namespace, run: RunConfig) -> Taken:
+def choose(arguments: argparse.Namespace, run: RunConfig) -> Decision:
     """Return the choices for scoring: the flags', the precision of the training, and the fastest model.
 
     The weights are always stored in float32. If this machine lacks the run's precision, or is slow in it
@@ -135,16 +135,16 @@ def choose(arguments: argparse.Namespace, run: RunConfig) -> Taken:
         device=arguments.device,
     )
     if arguments.precision:
-        return Taken(choice=choose_by(precision=arguments.precision))
+        return Decision(choice=choose_by(precision=arguments.precision))
     trained_in, is_slow = run.choice.precision, False
     with contextlib.suppress(UserError):  # no model has it here: then float32, or its refusal
         chosen = choose_by(precision=trained_in)
         if chosen.can_have(trained_in):
             is_slow = fastest.is_slow(trained_in, chosen)
             if not is_slow:
-                return Taken(choice=chosen)
+                return Decision(choice=chosen)
     why = f"is slow here; --precision {trained_in} takes it" if is_slow else "cannot be had here"
-    return Taken(
+    return Decision(
         choice=choose_by(precision=SAFE_PRECISION),
         reason=f"scored in {SAFE_PRECISION}: {trained_in}, in which the run was trained, {why}",
     )

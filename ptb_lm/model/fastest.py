@@ -1,7 +1,7 @@
 """The model and the precision that a run takes if no flag names them: the fastest that was measured.
 
 The rules are in rules.py. Where no rule is about a machine, a cell or a size, nothing faster has been shown,
-and the safe choice is taken: the framework's own layer, in float32.
+and the safe choice is made: the framework's own layer, in float32.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from ptb_lm.model.frameworks import FRAMEWORKS, Framework
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.model.rules import BFLOAT16, FEATURES, MEASURED_CORES, RULES, SAFE_PRECISION, Machine, Rule
 
-OPEN = ("model", "precision")  # the choices that this module makes
+AUTO_CHOICES = ("model", "precision")  # the choices that this module makes
 SAFE_MODELS = ("cudnn", "block_fused", "block", "basic")  # the framework's own layer first
 # What a user can try where nothing was measured, by framework and device.
 ADVICE = {
@@ -27,7 +27,7 @@ ADVICE = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
+class Decision:
     """A model and a precision that were chosen, and why.
 
     Attributes:
@@ -74,7 +74,9 @@ def choose_safe(
     return Choice.create(registry, **values)
 
 
-def choose(choice: Choice, config: Config, *, fixed: Collection[str], ranks: Ranks = SINGLE_PROCESS) -> Taken:
+def choose(
+    choice: Choice, config: Config, *, fixed: Collection[str], ranks: Ranks = SINGLE_PROCESS
+) -> Decision:
     """Choose the model and the precision that the user left open; this imports the framework.
 
     All processes choose alike: what one of their machines lacks, none uses.
@@ -82,35 +84,35 @@ def choose(choice: Choice, config: Config, *, fixed: Collection[str], ranks: Ran
     Args:
         choice: Choices by `choose_safe`.
         config: Hyper-parameters.
-        fixed: Names in OPEN that the user has chosen.
+        fixed: Names in AUTO_CHOICES that the user has chosen.
         ranks: Processes that compute the model together.
 
     Raises:
         UserError: The framework is not installed.
     """
-    fixed = [name for name in OPEN if name in fixed]
-    is_open, processes = len(fixed) < len(OPEN), ranks.size * ranks.devices
+    fixed = [name for name in AUTO_CHOICES if name in fixed]
+    is_open, processes = len(fixed) < len(AUTO_CHOICES), ranks.size * ranks.devices
     if not is_open and ranks.size == 1:
-        return Taken(choice=choice)
+        return Decision(choice=choice)
     # A rank whose user chose both takes part: the ranks meet here, and are compared later.
     machine = _examine(choice, ranks)
     if not is_open:
-        return Taken(choice=choice)
+        return Decision(choice=choice)
     applying = (
         rule for rule in RULES if rule.applies(choice, config, machine, fixed=fixed, processes=processes)
     )
     if rule := next(applying, None):
         choice = dataclasses.replace(choice, model=rule.model, precision=rule.precision)
-        return Taken(choice=choice, reason=_explain(choice, config, machine, rule, fixed, processes))
+        return Decision(choice=choice, reason=_explain(choice, config, machine, rule, fixed, processes))
     sole = choice.framework_row.gpu_precisions.get(choice.model)
     if machine.device == "cuda" and sole and "precision" not in fixed:
         reason = f"{choice.model}, as --model says, in {sole}, the one precision of its kernel"
-        return Taken(choice=dataclasses.replace(choice, precision=sole), reason=reason)
-    return Taken(choice=choice, reason=_explain_safe(choice, config, machine, fixed))
+        return Decision(choice=dataclasses.replace(choice, precision=sole), reason=reason)
+    return Decision(choice=choice, reason=_explain_safe(choice, config, machine, fixed))
 
 
 def is_slow(precision: str, choice: Choice) -> bool:
-    """Return whether a device computes in half precision by way of another one, and so is slower by it.
+    """Return whether the device only emulates this half precision, and is slower for it.
 
     This imports the framework.
 
@@ -183,7 +185,7 @@ def _explain_safe(choice: Choice, config: Config, machine: Machine, fixed: Colle
 
 
 def _describe(choice: Choice, fixed: Collection[str]) -> tuple[str, str]:
-    """Return what was taken, with the flag that says a part of it, and what kind of thing was open."""
+    """Return what was chosen, with the flag that says a part of it, and what kind of thing was open."""
     if "model" in fixed:
         return f"{choice.model}, as --model says, in {choice.precision}", "precision"
     if "precision" in fixed:

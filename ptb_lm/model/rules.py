@@ -86,7 +86,7 @@ class Rule:
             choice: Choices, of which those in `fixed` are the user's.
             config: Hyper-parameters.
             machine: Device that computes.
-            fixed: Names in OPEN that a flag has given.
+            fixed: Names in AUTO_CHOICES that a flag has given.
             processes: Number of processes or devices.
         """
         smallest, largest = self.widths

@@ -135,9 +135,9 @@ def with_fastest(
         UserError: The model does not compute the cell, or the framework is not installed.
     """
     config.choice.check_cell(config.hyperparameters.cell)  # before the framework is imported
-    fixed = [name for name in fastest.OPEN if name in flag_values]
-    taken = fastest.choose(config.choice, config.hyperparameters, fixed=fixed, ranks=ranks)
-    return dataclasses.replace(config, choice=taken.choice), taken.reason
+    fixed = [name for name in fastest.AUTO_CHOICES if name in flag_values]
+    decision = fastest.choose(config.choice, config.hyperparameters, fixed=fixed, ranks=ranks)
+    return dataclasses.replace(config, choice=decision.choice), decision.reason
 
 
 def resumed_config(run: RunConfig, flag_values: dict[str, Any]) -> RunConfig:

@@ -11,7 +11,7 @@ from ptb_lm.common.flags import command_words
 from ptb_lm.data.preparation import effective_settings
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import HYPERPARAMETERS
-from ptb_lm.model.fastest import OPEN
+from ptb_lm.model.fastest import AUTO_CHOICES
 from ptb_lm.training import run_data, run_folders
 from ptb_lm.training.fine_tuning import ParentRun
 from ptb_lm.training.run_config import PLACES, RunConfig
@@ -37,7 +37,7 @@ def with_earlier_choice(flag_values: dict[str, Any], seeds: Sequence[int], choic
         if _has_trained(directory):
             earlier = directory.read_config().choice
             if earlier.framework == choice.framework:
-                return {**{name: getattr(earlier, name) for name in OPEN}, **flag_values}
+                return {**{name: getattr(earlier, name) for name in AUTO_CHOICES}, **flag_values}
     return flag_values
 
 

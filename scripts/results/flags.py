@@ -87,7 +87,7 @@ def differences_today(run: RunConfig, flags: str) -> list[str]:
     Where it reads and computes does not count.
     """
     today = parse_config_flags(flags)
-    for name in fastest.OPEN:
+    for name in fastest.AUTO_CHOICES:
         if today.get(name, frameworks.AUTO) == frameworks.AUTO:
             today[name] = getattr(run.choice, name)  # it was chosen when the run began
     return run.differences(new_config(today), ignore=PLACES)

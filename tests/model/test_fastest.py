@@ -21,7 +21,7 @@ from ptb_lm.common.program import command_name
 from ptb_lm.model import fastest
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.fastest import OPEN
+from ptb_lm.model.fastest import AUTO_CHOICES
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.presets import PRESETS, SMALL
 from ptb_lm.model.ranks import Ranks
@@ -51,12 +51,14 @@ def choose(
     ranks: Ranks | None = None,
     cores: int = 2,
     **flag_values: Any,
-) -> fastest.Taken:
+) -> fastest.Decision:
     """Choose for a machine with these features, with HOPPER or GPU one that has a GPU."""
     device = "cuda" if features & {HOPPER, GPU} else "cpu"
     _machines["this"] = Machine(device=device, name=f"a {device}", features=frozenset(features), cores=cores)
     choice = fastest.choose_safe(flag_values, cell=config.cell, registry=REGISTRY)
-    return fastest.choose(choice, config, fixed=flag_values.keys() & set(OPEN), ranks=ranks or Ranks(1))
+    return fastest.choose(
+        choice, config, fixed=flag_values.keys() & set(AUTO_CHOICES), ranks=ranks or Ranks(1)
+    )
 
 
 MEDIUM = PRESETS["medium"]
@@ -121,15 +123,17 @@ GRU, LAYER_NORM = SMALL.replace(cell="gru"), SMALL.replace(cell="layer_norm_lstm
 def test_the_choice_for_a_machine(
     features: set[str], config: Config, flag_values: dict[str, str], expected: str
 ) -> None:
-    taken = choose(features, config, **flag_values)
-    assert f"{taken.choice.model} {taken.choice.precision}" == expected
-    assert {name: getattr(taken.choice, name) for name in flag_values} == flag_values, (
+    decision = choose(features, config, **flag_values)
+    assert f"{decision.choice.model} {decision.choice.precision}" == expected
+    assert {name: getattr(decision.choice, name) for name in flag_values} == flag_values, (
         "what a user names stays"
     )
-    assert bool(taken.reason) == (not flag_values.keys() >= set(OPEN)), "a reason for each choice of ours"
+    assert bool(decision.reason) == (not flag_values.keys() >= set(AUTO_CHOICES)), (
+        "a reason for each choice of ours"
+    )
     measured = any(f"{rule.model} {rule.precision}" == expected and rule.evidence for rule in RULES)
-    because = "nothing was measured for" in taken.reason or "the one precision" in taken.reason
-    assert measured or because or not taken.reason
+    because = "nothing was measured for" in decision.reason or "the one precision" in decision.reason
+    assert measured or because or not decision.reason
 
 
 def test_several_gpus_are_unmeasured() -> None:
@@ -220,8 +224,8 @@ def test_a_rank_whose_user_chose_all_meets_the_others() -> None:
             met.append(numbers)
             return numbers
 
-    taken = choose(NATIVE, ranks=OneOfTwo(), model="basic", precision="fp32")
-    assert (taken.choice.model, taken.reason, len(met)) == ("basic", "", 1)
+    decision = choose(NATIVE, ranks=OneOfTwo(), model="basic", precision="fp32")
+    assert (decision.choice.model, decision.reason, len(met)) == ("basic", "", 1)
 
 
 @pytest.mark.parametrize(
@@ -282,13 +286,13 @@ def test_a_rule_takes_the_fastest_that_was_measured(where: tuple[str, str], fram
             continue
         if question.get("precision", "fp32") not in FRAMEWORKS[framework].precisions:
             continue
-        taken = choose(features_of(file, group), config, framework=framework, **question).choice
+        decision = choose(features_of(file, group), config, framework=framework, **question).choice
         rules = [
             rule
             for rule in RULES
             if where in rule.evidence
             and rule.framework == framework
-            and (rule.model, rule.precision) == (taken.model, taken.precision)
+            and (rule.model, rule.precision) == (decision.model, decision.precision)
         ]
         if not rules:
             continue  # no rule is about this question, and the safe choice needs no measurement
