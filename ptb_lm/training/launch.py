@@ -48,7 +48,7 @@ class TrainRequest:
         flag_values: The flags that were given, by name.
         run: Configuration of the run.
         directory: Folder of the run, and the processes that train it together.
-        found: Configuration in the folder of a run that is resumed; None: the run is new.
+        config_on_disk: Configuration in the folder of a run that is resumed; None: the run is new.
         vocabulary: Words of the run, if an earlier run has them.
         parent: Run whose weights it begins with (--init-from); None: it begins with random ones.
         reason: Sentence that says why a new run takes its model and its precision; "" if flags say so.
@@ -58,7 +58,7 @@ class TrainRequest:
     flag_values: Mapping[str, Any]
     run: RunConfig
     directory: RunDirectory
-    found: RunConfig | None = None
+    config_on_disk: RunConfig | None = None
     vocabulary: Vocabulary | None = None
     parent: ParentRun | None = None
     reason: str = ""
@@ -105,13 +105,13 @@ def parse_request(flag_values: dict[str, Any], command: str, ranks: Ranks) -> Tr
         flag_values = {name: value for name, value in flag_values.items() if name not in NEW_RUN_FLAGS}
     if resume is not None:
         directory = RunDirectory(resume, ranks)
-        found = directory.read_config()
+        config_on_disk = directory.read_config()
         return TrainRequest(
             command=command,
             flag_values=flag_values,
-            run=resumed_config(found, flag_values),
+            run=resumed_config(config_on_disk, flag_values),
             directory=directory,
-            found=found,
+            config_on_disk=config_on_disk,
             vocabulary=directory.read_vocabulary(),
         )
     parent = (
@@ -153,7 +153,9 @@ def prepare(request: TrainRequest) -> tuple[TrainRequest, Corpus, Backend]:
     config, corpus = ranks.same_on_all(lambda: _load_text(request), lambda text: _shared_facts(*text, ranks))
     if parent:
         config = dataclasses.replace(config, init_from=ranks.run_on_first(lambda: parent.make_record(corpus)))
-    if request.found is not None:  # before a model is built of a config.json that somebody has changed
+    if (
+        request.config_on_disk is not None
+    ):  # before a model is built of a config.json that somebody has changed
         ranks.run_on_first(lambda: bool(RunDirectory(directory.path).read_state(run=config)))
     vocabulary_size = len(corpus.vocabulary)
     parameters.check_fits(config.hyperparameters, vocabulary_size)
@@ -185,7 +187,7 @@ def run(
         LostRankError: Another process ended; the run directory has the newest state.
     """
     config, directory, ranks = request.run, request.directory, request.directory.ranks
-    if request.found is None and "run_dir" not in request.flag_values:
+    if request.config_on_disk is None and "run_dir" not in request.flag_values:
         path = directory.path
         directory = RunDirectory(ranks.run_on_first(lambda: run_folders.create_folder(path)), ranks)
     with directory.lock(), StopRequest(is_one_of_several=ranks.size > 1) as stop:
@@ -201,7 +203,7 @@ def run(
             log_seconds=request.flag_values.get("log_interval", display.LOG_SECONDS),
         )
         trainer.environment |= processes.torchrun_job()
-        if request.found is None:
+        if request.config_on_disk is None:
             directory.create(config, corpus.vocabulary)
         else:
             trainer.resume(request.command)
@@ -221,8 +223,8 @@ def run(
         if request.reason:
             cli.try_print_line(request.reason)
         display.announce(config, corpus, model, directory.path, environment=trainer.environment, load=load)
-        if request.found is not None:
-            before = request.found.hyperparameters
+        if request.config_on_disk is not None:
+            before = request.config_on_disk.hyperparameters
             display.print_resumed(trainer.progress, before, config.hyperparameters, trainer.plan)
         how_to_continue = processes.how_to_continue(directory.path, request.flag_values, ranks, config.choice)
         processes.store_continuation(how_to_continue, ranks)
@@ -244,10 +246,10 @@ def run(
 
 def _check_unchanged(request: TrainRequest, directory: RunDirectory) -> None:
     """Check that no other process has been at work in the folder since this one looked at it."""
-    if request.found is None:
+    if request.config_on_disk is None:
         path, overwrite = directory.path, bool(request.flag_values.get("overwrite"))
         directory.ranks.run_on_first(lambda: run_folders.refuse_existing(path, overwrite=overwrite))
-    elif directory.read_config() != request.found:
+    elif directory.read_config() != request.config_on_disk:
         raise UserError(f"another process has changed {directory.config_path}; try again")
 
 
@@ -258,7 +260,7 @@ def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:
         UserError: It cannot be read, is too short, or is not the one that a resumed run was trained on.
     """
     config, vocabulary = request.run, request.vocabulary
-    if request.found is not None:
+    if request.config_on_disk is not None:
         assert vocabulary is not None
         corpus = run_data.load_again(
             config, vocabulary, moved_to=request.flag_values.get("data"), whose=str(request.directory.path)
