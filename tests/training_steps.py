@@ -10,7 +10,7 @@ from support import random_weights
 from ptb_lm.data import corpus
 from ptb_lm.model import cells, reference, reference_updates
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import places
+from ptb_lm.model.dropout_places import mask_specs
 
 VOCABULARY = 11
 
@@ -57,9 +57,9 @@ def next_masks(built: Any, steps: int) -> dict[str, Any]:
     config = built.config
     kept = built.next_masks(config.batch_size, steps)
     words = len(built.export_weights()["softmax.bias"])
-    place = places(config, words, batch=config.batch_size, steps=steps)
-    units = [mask / each.keep_prob for mask, each in zip(kept.units, place.units, strict=True)]
-    weights = {name: kept.weights[name] / each.keep_prob for name, each in place.weights.items()}
+    specs = mask_specs(config, words, batch=config.batch_size, steps=steps)
+    units = [mask / spec.keep_prob for mask, spec in zip(kept.units, specs.units, strict=True)]
+    weights = {name: kept.weights[name] / spec.keep_prob for name, spec in specs.weights.items()}
     return {"masks": units or None, "weight_masks": weights}
 
 

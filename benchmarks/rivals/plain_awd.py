@@ -34,7 +34,7 @@ from ptb_lm.data.corpus import TokenArray
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import Masks, places
+from ptb_lm.model.dropout_places import Masks, mask_specs
 
 State = list[tuple[Tensor, Tensor]]  # h_1BH, c_1BH of each layer
 
@@ -146,8 +146,8 @@ class AWDLoop(TorchLoop):
             masks[f"lstm.{layer}.recurrent_kernel"] = draw(network.drop_weights, 4 * hidden, hidden).T
             units.append(draw(network.drop_units[layer + 1], 1, batch, hidden, dtype=self.runtime.dtype))
         self.stream.set_state(stream)
-        wanted = places(config, network.embedding.num_embeddings, batch=batch, steps=steps)
-        return Masks({name: masks[name] for name in wanted.weights}, units if wanted.units else [])
+        specs = mask_specs(config, network.embedding.num_embeddings, batch=batch, steps=steps)
+        return Masks({name: masks[name] for name in specs.weights}, units if specs.units else [])
 
     def export_training_state(self, state: State) -> Arrays:
         """Return the carried state, and that of the random stream."""

@@ -25,7 +25,7 @@ from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import Place
+from ptb_lm.model.dropout_places import MaskSpec
 from ptb_lm.torch_backend import cpu, dropout, loss, network
 from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.optimizers import add_scaled
@@ -103,9 +103,9 @@ def fast_masks(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:
     return _cudnn(config, weights, **chosen)
 
 
-def _draw_by_bernoulli(place: Place, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-    mask = torch.empty(place.shape, device=generator.device, dtype=dtype)
-    return mask.bernoulli_(place.keep_prob, generator=generator).div_(place.keep_prob)
+def _draw_by_bernoulli(spec: MaskSpec, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    mask = torch.empty(spec.shape, device=generator.device, dtype=dtype)
+    return mask.bernoulli_(spec.keep_prob, generator=generator).div_(spec.keep_prob)
 
 
 def own_kernels(config: Config, weights: Weights, **chosen: Any) -> TorchBackend:

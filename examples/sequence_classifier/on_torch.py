@@ -22,7 +22,7 @@ from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.dropout_places import Place
+from ptb_lm.model.dropout_places import MaskSpec
 from ptb_lm.torch_backend import exchange
 from ptb_lm.torch_backend.cells import ParameterView, export_arrays, load_arrays
 from ptb_lm.torch_backend.dropout import Dropout, draw_mask, no_dropout
@@ -66,7 +66,7 @@ class InvertedDropout:
         """Return x with a fresh mask applied."""
         if self.keep_prob == 1:
             return x
-        return x * draw_mask(Place(tuple(x.shape), self.keep_prob), self.generator, x.dtype)
+        return x * draw_mask(MaskSpec(tuple(x.shape), self.keep_prob), self.generator, x.dtype)
 
 
 class TorchClassifier(Classifier):

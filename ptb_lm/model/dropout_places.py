@@ -14,7 +14,7 @@ from ptb_lm.model.config import Config
 Mask = TypeVar("Mask")
 
 
-class Place(NamedTuple):
+class MaskSpec(NamedTuple):
     """The shape of a mask, and the probability that it keeps an element."""
 
     shape: tuple[int, ...]
@@ -22,7 +22,7 @@ class Place(NamedTuple):
 
 
 class Masks(NamedTuple, Generic[Mask]):
-    """A window's masks, or the places that they are drawn from.
+    """A window's masks, or their specifications.
 
     Attributes:
         weights: Masks of parameters by canonical name: [V, 1] for `embedding`, so that all occurrences of a
@@ -36,23 +36,23 @@ class Masks(NamedTuple, Generic[Mask]):
     units: Sequence[Mask]
 
 
-def places(config: Config, vocabulary_size: int, *, batch: int, steps: int) -> Masks[Place]:
-    """Return the places of a window's masks.
+def mask_specs(config: Config, vocabulary_size: int, *, batch: int, steps: int) -> Masks[MaskSpec]:
+    """Return the shape and keep probability of each of a window's masks.
 
     They are drawn in this order: weights, then units, each as they stand.
     """
-    weights: dict[str, Place] = {}
+    weights: dict[str, MaskSpec] = {}
     if config.embedding_keep_prob < 1:
-        weights["embedding"] = Place((vocabulary_size, 1), config.embedding_keep_prob)
+        weights["embedding"] = MaskSpec((vocabulary_size, 1), config.embedding_keep_prob)
     if config.recurrent_keep_prob < 1:
         for layer, hidden in enumerate(config.hidden_sizes):
             shape = config.cell_declaration.shapes(hidden, hidden)["recurrent_kernel"]
-            weights[f"{config.cell}.{layer}.recurrent_kernel"] = Place(shape, config.recurrent_keep_prob)
-    units: list[Place] = []
+            weights[f"{config.cell}.{layer}.recurrent_kernel"] = MaskSpec(shape, config.recurrent_keep_prob)
+    units: list[MaskSpec] = []
     if min(config.unit_keep_probs) < 1:
         widths, masks = (config.embedding_width, *config.hidden_sizes), 1 if config.variational else steps
         units = [
-            Place((masks, batch, width), keep_prob)
+            MaskSpec((masks, batch, width), keep_prob)
             for width, keep_prob in zip(widths, config.unit_keep_probs, strict=True)
         ]
     return Masks(weights, units)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import Masks, places
+from ptb_lm.model.dropout_places import Masks, mask_specs
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.tf_backend.runtime import apply_execution
 
@@ -47,10 +47,10 @@ class WindowDropout:
             batch: B.
             steps: T.
         """
-        drawn = places(self.config, self.vocabulary_size, batch=batch, steps=steps)
+        specs = mask_specs(self.config, self.vocabulary_size, batch=batch, steps=steps)
         return Masks(
-            {name: draw_mask(self.generator, *place, self.dtype) for name, place in drawn.weights.items()},
-            [draw_mask(self.generator, *place, self.dtype) for place in drawn.units],
+            {name: draw_mask(self.generator, *spec, self.dtype) for name, spec in specs.weights.items()},
+            [draw_mask(self.generator, *spec, self.dtype) for spec in specs.units],
         )
 
     def preview(self, batch: int, steps: int, *, execution: str) -> Masks[NDArray[np.bool_]]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import Masks, Place, places
+from ptb_lm.model.dropout_places import Masks, MaskSpec, mask_specs
 from ptb_lm.torch_backend import cpu
 
 Dropout = Callable[[Tensor], Tensor]
@@ -44,7 +44,7 @@ class WindowDropout:
         self.dtype = dtype
         self.generator = torch.Generator(device)
         self.generator.manual_seed(seed)
-        self._places: dict[tuple[int, int], Masks[Place]] = {}
+        self._specs: dict[tuple[int, int], Masks[MaskSpec]] = {}
 
     def draw(self, batch: int, steps: int) -> Masks[Tensor]:
         """Return the next window's masks; see ptb_lm.model.dropout_places.
@@ -53,12 +53,14 @@ class WindowDropout:
             batch: B.
             steps: T.
         """
-        if (batch, steps) not in self._places:
-            self._places[batch, steps] = places(self.config, self.vocabulary_size, batch=batch, steps=steps)
-        masks = self._places[batch, steps]
+        if (batch, steps) not in self._specs:
+            self._specs[batch, steps] = mask_specs(
+                self.config, self.vocabulary_size, batch=batch, steps=steps
+            )
+        specs = self._specs[batch, steps]
         return Masks(
-            {name: draw_mask(place, self.generator, self.dtype) for name, place in masks.weights.items()},
-            [draw_mask(place, self.generator, self.dtype) for place in masks.units],
+            {name: draw_mask(spec, self.generator, self.dtype) for name, spec in specs.weights.items()},
+            [draw_mask(spec, self.generator, self.dtype) for spec in specs.units],
         )
 
     def preview(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
@@ -103,20 +105,20 @@ def mask_weights(masks: Mapping[Tensor, Tensor]) -> Iterator[None]:
                 parameter.copy_(value)
 
 
-def draw_mask(place: Place, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+def draw_mask(spec: MaskSpec, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
     """Return a mask: 0 with probability 1 - keep_prob, else 1 / keep_prob."""
-    mask = torch.empty(place.shape, device=generator.device, dtype=dtype)
-    if generator.device.type != "cpu" or place.keep_prob < MIN_KEEP_PROB_OF_16_BITS:
-        return mask.bernoulli_(place.keep_prob, generator=generator).div_(place.keep_prob)
+    mask = torch.empty(spec.shape, device=generator.device, dtype=dtype)
+    if generator.device.type != "cpu" or spec.keep_prob < MIN_KEEP_PROB_OF_16_BITS:
+        return mask.bernoulli_(spec.keep_prob, generator=generator).div_(spec.keep_prob)
     # bernoulli_ draws in double precision, one number after the other. Here a random word serves four units,
     # 16 bits for each: the probability is right to 2^-17.
     words = torch.empty(-(-mask.numel() // 4), device="cpu", dtype=torch.int64)
     words.random_(-(2**63), None, generator=generator)
-    largest_kept = round(place.keep_prob * 2**16) - 1
+    largest_kept = round(spec.keep_prob * 2**16) - 1
     random = words.view(torch.uint16)[: mask.numel()].view(mask.shape)
     if (kernels := cpu.find_kernels(mask)) is not None:
-        kernels.mask(mask, random, largest_kept, mask.new_ones(()).div_(place.keep_prob).item())
+        kernels.mask(mask, random, largest_kept, mask.new_ones(()).div_(spec.keep_prob).item())
         return mask
     # torch can compare signed words alone.
     kept = (random.view(torch.int16) ^ -(2**15)) <= largest_kept - 2**15
-    return mask.copy_(kept).div_(place.keep_prob)
+    return mask.copy_(kept).div_(spec.keep_prob)

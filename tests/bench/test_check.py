@@ -31,7 +31,7 @@ from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common import files
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import Masks, places
+from ptb_lm.model.dropout_places import Masks, mask_specs
 from ptb_lm.model.frameworks import FRAMEWORKS
 
 LANGUAGE = LanguageTask(
@@ -392,12 +392,12 @@ def test_masks_that_nobody_tells_are_met_by_a_second_model() -> None:
 def test_masks_that_are_drawn_are_never_refused(task: LanguageTask) -> None:
     """Of 200 pairs of windows none: chance is believed."""
     rng, config = np.random.default_rng(1), task.config
-    place = places(config, task.vocabulary_size, batch=config.batch_size, steps=config.num_steps)
+    specs = mask_specs(config, task.vocabulary_size, batch=config.batch_size, steps=config.num_steps)
     for _ in range(200):
         windows = [
             Masks(
-                {name: rng.random(each.shape) < each.keep_prob for name, each in place.weights.items()},
-                [rng.random(each.shape) < each.keep_prob for each in place.units],
+                {name: rng.random(spec.shape) < spec.keep_prob for name, spec in specs.weights.items()},
+                [rng.random(spec.shape) < spec.keep_prob for spec in specs.units],
             )
             for _ in range(2)
         ]

@@ -17,7 +17,7 @@ from ptb_lm.model import backend
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import Masks, Place, places
+from ptb_lm.model.dropout_places import Masks, MaskSpec, mask_specs
 from ptb_lm.model.frameworks import FRAMEWORKS
 
 VOCABULARY = 11
@@ -264,15 +264,15 @@ def test_masks_keep_at_their_rate_and_the_mean_and_are_fresh_each_window(
     stream_of(built).vocabulary_size = 10_000
     draw = drawn_by(built)
     windows = [draw(), draw()]
-    expected = places(config, 10_000, batch=20, steps=35)
+    expected = mask_specs(config, 10_000, batch=20, steps=35)
     pairs = []
     for masks in windows:
         assert masks.weights.keys() == expected.weights.keys()
         drawn = [*masks.weights.values(), *masks.units]
         pairs.append(drawn)
-        for mask, place in zip(drawn, [*expected.weights.values(), *expected.units], strict=True):
-            assert mask.shape == place.shape
-            check_rate(mask, place)
+        for mask, spec in zip(drawn, [*expected.weights.values(), *expected.units], strict=True):
+            assert mask.shape == spec.shape
+            check_rate(mask, spec)
     for first, second in zip(*pairs, strict=True):
         kept = [(mask != 0).mean() for mask in (first, second)]
         both = ((first != 0) & (second != 0)).mean()
@@ -283,23 +283,23 @@ def test_masks_keep_at_their_rate_and_the_mean_and_are_fresh_each_window(
 @every_framework
 @pytest.mark.parametrize("keep_prob", [0.35, 0.5, 0.9])
 def test_each_mask_is_a_fresh_one(framework: str, keep_prob: float) -> None:
-    place: Any = Place((35, 20, 650), keep_prob)
+    spec: Any = MaskSpec((35, 20, 650), keep_prob)
     draw: Callable[[], Any]
     if framework == "torch":
         torch, dropout = (importlib.import_module(name) for name in ("torch", "ptb_lm.torch_backend.dropout"))
-        draw = partial(dropout.draw_mask, place, torch.Generator().manual_seed(0), torch.float32)
+        draw = partial(dropout.draw_mask, spec, torch.Generator().manual_seed(0), torch.float32)
     else:
         tf, dropout = (importlib.import_module(name) for name in ("tensorflow", "ptb_lm.tf_backend.dropout"))
-        draw = partial(dropout.draw_mask, dropout.new_stream(0), *place, tf.float32)
+        draw = partial(dropout.draw_mask, dropout.new_stream(0), *spec, tf.float32)
     masks = [array_of(draw()) for _ in range(2)]
     for mask in masks:
-        check_rate(mask, place)
+        check_rate(mask, spec)
     assert (masks[0] != masks[1]).any()
 
 
-def check_rate(mask: np.ndarray, place: Place) -> None:
+def check_rate(mask: np.ndarray, spec: MaskSpec) -> None:
     """0 or 1 / keep_prob, kept at this rate, and along no axis the same."""
-    kept, keep_prob = mask != 0, place.keep_prob
+    kept, keep_prob = mask != 0, spec.keep_prob
     np.testing.assert_allclose(mask[kept], 1 / keep_prob, rtol=1e-6)
     variance = keep_prob * (1 - keep_prob)
     assert kept.mean() == pytest.approx(keep_prob, abs=5 * (variance / mask.size) ** 0.5)
@@ -311,28 +311,28 @@ def check_rate(mask: np.ndarray, place: Place) -> None:
 
 
 def test_nothing_is_drawn_by_default(tiny_config: Config) -> None:
-    assert places(tiny_config, VOCABULARY, batch=3, steps=5) == Masks({}, [])
+    assert mask_specs(tiny_config, VOCABULARY, batch=3, steps=5) == Masks({}, [])
 
 
 def test_places_are_of_the_widths_that_they_drop(tiny_config: Config) -> None:
     config = tiny_config.replace(embedding_size=4, keep_prob=0.5, recurrent_keep_prob=0.9)
-    assert places(config, VOCABULARY, batch=3, steps=5) == Masks(
-        {f"lstm.{layer}.recurrent_kernel": Place((7, 28), 0.9) for layer in (0, 1)},
-        [Place((5, 3, width), 0.5) for width in (4, 7, 7)],
+    assert mask_specs(config, VOCABULARY, batch=3, steps=5) == Masks(
+        {f"lstm.{layer}.recurrent_kernel": MaskSpec((7, 28), 0.9) for layer in (0, 1)},
+        [MaskSpec((5, 3, width), 0.5) for width in (4, 7, 7)],
     )
     by_place = config.replace(
         num_layers=3, layer_sizes=(6, 8, 5), input_keep_prob=0.6, between_keep_prob=0.7, output_keep_prob=0.8
     )
-    assert places(by_place, VOCABULARY, batch=3, steps=5) == Masks(
-        {f"lstm.{layer}.recurrent_kernel": Place((h, 4 * h), 0.9) for layer, h in enumerate((6, 8, 5))},
-        [Place((5, 3, width), keep_prob) for width, keep_prob in ((4, 0.6), (6, 0.7), (8, 0.7), (5, 0.8))],
+    assert mask_specs(by_place, VOCABULARY, batch=3, steps=5) == Masks(
+        {f"lstm.{layer}.recurrent_kernel": MaskSpec((h, 4 * h), 0.9) for layer, h in enumerate((6, 8, 5))},
+        [MaskSpec((5, 3, width), keep_prob) for width, keep_prob in ((4, 0.6), (6, 0.7), (8, 0.7), (5, 0.8))],
     )
     # Where a place has a mask, all have: one that keeps everything is drawn, too.
-    some = places(tiny_config.replace(between_keep_prob=0.5), VOCABULARY, batch=3, steps=5)
-    assert [place.keep_prob for place in some.units] == [1, 0.5, 1]
+    some = mask_specs(tiny_config.replace(between_keep_prob=0.5), VOCABULARY, batch=3, steps=5)
+    assert [spec.keep_prob for spec in some.units] == [1, 0.5, 1]
     nowhere = tiny_config.replace(keep_prob=0.5, **dict.fromkeys(PLACES, 1.0))
-    assert places(nowhere, VOCABULARY, batch=3, steps=5) == Masks({}, [])
-    window = places(config.replace(variational=True), VOCABULARY, batch=3, steps=5)
-    assert [place.shape for place in window.units] == [(1, 3, 4), (1, 3, 7), (1, 3, 7)]
-    words = places(tiny_config.replace(embedding_keep_prob=0.8), VOCABULARY, batch=3, steps=5)
-    assert words == Masks({"embedding": Place((VOCABULARY, 1), 0.8)}, [])
+    assert mask_specs(nowhere, VOCABULARY, batch=3, steps=5) == Masks({}, [])
+    window = mask_specs(config.replace(variational=True), VOCABULARY, batch=3, steps=5)
+    assert [spec.shape for spec in window.units] == [(1, 3, 4), (1, 3, 7), (1, 3, 7)]
+    words = mask_specs(tiny_config.replace(embedding_keep_prob=0.8), VOCABULARY, batch=3, steps=5)
+    assert words == Masks({"embedding": MaskSpec((VOCABULARY, 1), 0.8)}, [])

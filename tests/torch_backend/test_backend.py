@@ -18,7 +18,7 @@ from ptb_lm.data import corpus
 from ptb_lm.model import backend, parameters, reference, reference_updates
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import Place
+from ptb_lm.model.dropout_places import MaskSpec
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.parameters import DEFAULT_CELL
 from ptb_lm.model.presets import PRESETS, SMALL
@@ -462,7 +462,7 @@ def test_every_bit_of_a_seed_counts(tiny_config: Config) -> None:
 def test_units_that_are_hardly_ever_kept_are_kept_at_their_rate() -> None:
     """16 random bits would keep at least one of 65,536: here fifteen times too many."""
     keep_prob, count = 1e-6, 4_000_000
-    mask = draw_mask(Place((count,), keep_prob), torch.Generator().manual_seed(0), torch.float32)
+    mask = draw_mask(MaskSpec((count,), keep_prob), torch.Generator().manual_seed(0), torch.float32)
     expected = keep_prob * count
     assert (mask != 0).sum().item() == pytest.approx(expected, abs=5 * expected**0.5)
     assert mask.unique().tolist() == pytest.approx([0, 1 / keep_prob])

@@ -19,7 +19,7 @@ import runs  # noqa: E402
 from forked import python as run  # noqa: E402
 
 from ptb_lm.model import cells  # noqa: E402
-from ptb_lm.model.dropout_places import Place  # noqa: E402
+from ptb_lm.model.dropout_places import MaskSpec  # noqa: E402
 from ptb_lm.torch_backend import cpu, dropout, mogrifier_fused, native  # noqa: E402
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm  # noqa: E402
 from ptb_lm.torch_backend.lstm_fused import FusedSequence  # noqa: E402
@@ -292,7 +292,7 @@ def test_the_user_s_default_type_and_device_change_nothing() -> None:
     logits, targets = torch.randn(33, 50, generator=stream), torch.randint(50, (33,), generator=stream)
 
     def compute() -> list[torch.Tensor]:
-        mask = dropout.draw_mask(Place((7, 5), 0.5), torch.Generator("cpu").manual_seed(3), torch.float32)
+        mask = dropout.draw_mask(MaskSpec((7, 5), 0.5), torch.Generator("cpu").manual_seed(3), torch.float32)
         return [native.load().cross_entropy(logits, targets, gradient=False), mask, global_norm([logits])]
 
     def assert_as_before(found: list[torch.Tensor]) -> None:
@@ -343,15 +343,15 @@ def test_the_norm_and_the_update(dtype: torch.dtype, shape: tuple[int, ...]) -> 
 @needs_kernels
 @pytest.mark.parametrize("dtype", TYPES)
 def test_masks_are_those_of_torch_to_the_bit(dtype: torch.dtype) -> None:
-    places = [Place((77, 33), keep_prob) for keep_prob in (1e-9, *np.linspace(0.01, 1, 100), 1 - 1e-9)]
+    specs = [MaskSpec((77, 33), keep_prob) for keep_prob in (1e-9, *np.linspace(0.01, 1, 100), 1 - 1e-9)]
     drawn = []
     for kernels in cpu.KERNELS:
         with cpu.override_implementation(kernels=kernels):
             stream = torch.Generator().manual_seed(3)
-            drawn.append([dropout.draw_mask(place, stream, dtype) for place in places])
+            drawn.append([dropout.draw_mask(spec, stream, dtype) for spec in specs])
             assert cpu.get_implementation().kernels == kernels
-    for place, *masks in zip(places, *drawn, strict=True):
-        assert torch.equal(*masks), place.keep_prob
+    for spec, *masks in zip(specs, *drawn, strict=True):
+        assert torch.equal(*masks), spec.keep_prob
 
 
 @needs_kernels

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ptb_lm.model import cells, parameters, reference
 from ptb_lm.model.cells import CELLS
 from ptb_lm.model.cells.cell import Cell
-from ptb_lm.model.dropout_places import Place
+from ptb_lm.model.dropout_places import MaskSpec
 from ptb_lm.torch_backend.cells import Layer, StackLayer, ValidSteps
 from ptb_lm.torch_backend.dropout import draw_mask, no_dropout
 from ptb_lm.torch_backend.runtime import apply_execution
@@ -208,7 +208,7 @@ def test_dropout_is_in_every_place_the_reference_has_it(
     generator, masks = torch.Generator().manual_seed(0), list[np.ndarray]()
 
     def record(x: Tensor) -> Tensor:
-        mask = draw_mask(Place(tuple(x.shape), 0.5), generator, x.dtype)
+        mask = draw_mask(MaskSpec(tuple(x.shape), 0.5), generator, x.dtype)
         masks.append(mask.numpy())
         return x * mask
 

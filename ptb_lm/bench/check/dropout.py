@@ -30,7 +30,7 @@ from ptb_lm.data.text import Ids
 from ptb_lm.model import reference
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import Masks, Place, places
+from ptb_lm.model.dropout_places import Masks, MaskSpec, mask_specs
 
 KeepMasks: TypeAlias = Masks[NDArray[np.bool_]]  # the entries of a window's masks that are kept
 
@@ -57,21 +57,21 @@ def check_masks(task: LanguageTask, windows: Sequence[KeepMasks]) -> None:
         WrongError: They do not, or are not.
     """
     for masks in windows:
-        _check_places(task, masks)
-        _check_each_is_drawn(_with_places(task, masks))
+        _check_shapes(task, masks)
+        _check_each_is_drawn(_with_specs(task, masks))
     for before, after in itertools.pairwise(windows):
-        for (one, place), (other, _) in zip(
-            *(_with_places(task, each) for each in (before, after)), strict=True
+        for (one, spec), (other, _) in zip(
+            *(_with_specs(task, each) for each in (before, after)), strict=True
         ):
-            _check_apart("the next window", one, other, (place.keep_prob, place.keep_prob))
+            _check_apart("the next window", one, other, (spec.keep_prob, spec.keep_prob))
 
 
-def _check_places(task: LanguageTask, reported: KeepMasks) -> None:
+def _check_shapes(task: LanguageTask, reported: KeepMasks) -> None:
     """Check that masks have the right shapes, and keep the right share."""
-    place = _places(task)
-    if reported.weights.keys() != place.weights.keys() or len(reported.units) != len(place.units):
+    specs = _specs(task)
+    if reported.weights.keys() != specs.weights.keys() or len(reported.units) != len(specs.units):
         raise WrongError("there is no dropout where there should be, or there is where there should not")
-    for kept, (shape, keep_prob) in _with_places(task, reported):
+    for kept, (shape, keep_prob) in _with_specs(task, reported):
         if kept.shape != shape:
             raise WrongError(f"there is no dropout of the shape {shape}, but of {kept.shape}")
         share = float(kept.mean())
@@ -79,17 +79,17 @@ def _check_places(task: LanguageTask, reported: KeepMasks) -> None:
             raise WrongError(f"its dropout keeps {share:.3f} of {shape}, not {keep_prob:g}")
 
 
-def _check_each_is_drawn(masks: Sequence[tuple[NDArray[np.bool_], Place]]) -> None:
+def _check_each_is_drawn(masks: Sequence[tuple[NDArray[np.bool_], MaskSpec]]) -> None:
     """Check that a window's masks differ from each other, and in time and from row to row."""
-    for (one, place), (other, other_place) in itertools.combinations(masks, 2):
+    for (one, spec), (other, other_spec) in itertools.combinations(masks, 2):
         if one.ndim == other.ndim:
-            _check_apart("another layer", one, other, (place.keep_prob, other_place.keep_prob))
-    for mask, place in masks:
+            _check_apart("another layer", one, other, (spec.keep_prob, other_spec.keep_prob))
+    for mask, spec in masks:
         if mask.ndim == 3:  # of units: [T or 1, B, H]
             for axis, what in enumerate(("the later time steps", "the other rows")):
                 half = mask.shape[axis] // 2
                 first, second, *_ = np.split(mask, [half, 2 * half], axis=axis)
-                _check_apart(what, first, second, (place.keep_prob, place.keep_prob))
+                _check_apart(what, first, second, (spec.keep_prob, spec.keep_prob))
 
 
 def _check_apart(
@@ -111,22 +111,22 @@ def _check_apart(
 
 def scaled_masks(task: LanguageTask, masks: KeepMasks) -> dict[str, Any]:
     """Return masks as the reference takes them: 1 / keep_prob where something is kept, else 0."""
-    place = _places(task)
-    units = [np.divide(mask, each.keep_prob) for mask, each in zip(masks.units, place.units, strict=True)]
-    weights = {name: np.divide(masks.weights[name], each.keep_prob) for name, each in place.weights.items()}
+    specs = _specs(task)
+    units = [np.divide(mask, spec.keep_prob) for mask, spec in zip(masks.units, specs.units, strict=True)]
+    weights = {name: np.divide(masks.weights[name], spec.keep_prob) for name, spec in specs.weights.items()}
     return {"masks": units or None, "weight_masks": weights}
 
 
-def _with_places(task: LanguageTask, masks: KeepMasks) -> list[tuple[NDArray[np.bool_], Place]]:
-    """Return all masks of a window, each with its place."""
-    place = _places(task)
-    weights = [(masks.weights[name], each) for name, each in place.weights.items()]
-    return [*weights, *zip(masks.units, place.units, strict=True)]
+def _with_specs(task: LanguageTask, masks: KeepMasks) -> list[tuple[NDArray[np.bool_], MaskSpec]]:
+    """Return all masks of a window, each with its specification."""
+    specs = _specs(task)
+    weights = [(masks.weights[name], spec) for name, spec in specs.weights.items()]
+    return [*weights, *zip(masks.units, specs.units, strict=True)]
 
 
-def _places(task: LanguageTask) -> Masks[Place]:
+def _specs(task: LanguageTask) -> Masks[MaskSpec]:
     config = task.config
-    return places(config, task.vocabulary_size, batch=config.batch_size, steps=config.num_steps)
+    return mask_specs(config, task.vocabulary_size, batch=config.batch_size, steps=config.num_steps)
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Losses(expected.Question):
     @property
     def windows(self) -> int:
         """The number of windows: more of them if all rows share masks of weights, or if there is one row."""
-        return MORE_WINDOWS if _places(self.task).weights or self.task.batch_size == 1 else WINDOWS
+        return MORE_WINDOWS if _specs(self.task).weights or self.task.batch_size == 1 else WINDOWS
 
     @property
     @override
@@ -165,19 +165,19 @@ class Losses(expected.Question):
         config, weights, rng = self.task.config, self.weights(), np.random.default_rng(self.seed)
         x_BT, y_BT = self.task.window(seed=self.seed)
         batch, steps = x_BT.shape
-        place = places(config, self.task.vocabulary_size, batch=batch, steps=steps)
+        specs = mask_specs(config, self.task.vocabulary_size, batch=batch, steps=steps)
         losses = []
         for _ in range(self.windows):
-            dropped = {name: weights[name] * _drawn_mask(each, rng) for name, each in place.weights.items()}
+            dropped = {name: weights[name] * _drawn_mask(spec, rng) for name, spec in specs.weights.items()}
             x_TBE = (weights | dropped)["embedding"][x_BT.T]
             zero = reference.zero_state(weights, batch)
-            masks = [_drawn_mask(each, rng) for each in place.units] or None
+            masks = [_drawn_mask(spec, rng) for spec in specs.units] or None
             output_TBH, _, _ = reference.stack_forward(weights | dropped, x_TBE, zero, masks=masks)
             losses.append(self._row_losses(weights, output_TBH, y_BT))
         losses_WB = np.array(losses)
         # The rows' masks of units are independent, so that the variances of their losses add up.
         deviation = np.sqrt(losses_WB.var(axis=0, ddof=1).sum()) / batch
-        if place.weights:  # whose masks are the same for all rows, so that their part is not divided by these
+        if specs.weights:  # whose masks are the same for all rows, so that their part is not divided by these
             deviation = max(deviation, losses_WB.mean(axis=1).std(ddof=1))
         return {"mean": losses_WB.mean(), "deviation": deviation}
 
@@ -257,5 +257,5 @@ def _check_update(task: LanguageTask, model: Backend, errors: Errors, x_BT: Ids,
     errors.add("norm", what, off, beside="its gradient after clipping")
 
 
-def _drawn_mask(place: Place, rng: np.random.Generator) -> NDArray[np.floating]:
-    return np.asarray((rng.random(place.shape) < place.keep_prob) / place.keep_prob)
+def _drawn_mask(spec: MaskSpec, rng: np.random.Generator) -> NDArray[np.floating]:
+    return np.asarray((rng.random(spec.shape) < spec.keep_prob) / spec.keep_prob)

@@ -82,9 +82,9 @@ def numpy_loss(
 
 def scaled(config: Config, kept: Masks[np.ndarray], steps: int) -> dict[str, Any]:
     """Return masks as the reference takes them."""
-    place = dropout_places.places(config, VOCABULARY, batch=ROWS, steps=steps)
-    units = [mask / each.keep_prob for mask, each in zip(kept.units, place.units, strict=True)]
-    weights = {name: kept.weights[name] / each.keep_prob for name, each in place.weights.items()}
+    specs = dropout_places.mask_specs(config, VOCABULARY, batch=ROWS, steps=steps)
+    units = [mask / spec.keep_prob for mask, spec in zip(kept.units, specs.units, strict=True)]
+    weights = {name: kept.weights[name] / spec.keep_prob for name, spec in specs.weights.items()}
     return {"masks": units, "weight_masks": weights}
 
 

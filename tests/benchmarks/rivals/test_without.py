@@ -13,7 +13,7 @@ from ptb_lm.bench import check, variants
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.model import parameters
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import Place
+from ptb_lm.model.dropout_places import MaskSpec
 
 pytestmark = pytest.mark.slow
 
@@ -62,5 +62,5 @@ def test_a_model_without_an_optimisation_equals_the_reference(what: str, undone:
 def test_masks_are_drawn_on_the_device_of_their_generator() -> None:
     generator = torch.Generator("cpu")
     with torch.device("meta"):  # stands for any other
-        mask = without._draw_by_bernoulli(Place((2, 3), 0.5), generator, torch.float32)
+        mask = without._draw_by_bernoulli(MaskSpec((2, 3), 0.5), generator, torch.float32)
     assert mask.device == generator.device
