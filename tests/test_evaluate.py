@@ -87,11 +87,11 @@ def perplexity(
     run: Path, data: Path, split: str = "test", model: str | None = None, window: int | None = None
 ) -> float:
     config = RunDirectory(run).read_config().hyperparameters
-    return evaluation.perplexity(
+    return evaluation.evaluate_perplexity(
         build_model(run, model),
         corpus.load(data).splits[split],
         config,
-        batch_size=evaluation.batch_size(split, config),
+        batch_size=evaluation.row_count(split, config),
         description=split,
         window=window,
     )

@@ -43,7 +43,7 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
     directory = run_folders.find(arguments.run)
     run, vocabulary, weights = directory.read_model()
     text = evaluated_text.load(arguments, run, vocabulary, needs_data=needs_data)
-    batch_size = 1 if request else evaluation.batch_size(text.split, run.hyperparameters)
+    batch_size = 1 if request else evaluation.row_count(text.split, run.hyperparameters)
     corpus.check_evaluation(text.ids, batch_size=batch_size, split=text.name)
     if request is not None:
         # It computes in torch, which scoring by another framework does not import.
@@ -67,7 +67,7 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
     model = backend.build(run.hyperparameters, weights, choice)
     notes, unknown = list[str](), 0
     if text.is_unknown is None:
-        found = evaluation.perplexity(
+        found = evaluation.evaluate_perplexity(
             model, text.ids, run.hyperparameters, batch_size=batch_size, description=text.name
         )
     else:

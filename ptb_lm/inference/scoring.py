@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.common import streams
-from ptb_lm.training.evaluation import perplexity_of
+from ptb_lm.training.evaluation import perplexity_from_nll
 
 Unit = Literal["nats", "bits"]
 NATS_PER_UNIT = {"nats": 1.0, "bits": math.log(2)}
@@ -139,7 +139,7 @@ def perplexity(total: float, tokens: int, unit: Unit = "nats") -> float:
         tokens: The number of words.
         unit: "nats" or "bits".
     """
-    return perplexity_of(-total * NATS_PER_UNIT[unit], tokens) if tokens else math.nan
+    return perplexity_from_nll(-total * NATS_PER_UNIT[unit], tokens) if tokens else math.nan
 
 
 def format_perplexity(perplexity: float, *, digits: int) -> str:

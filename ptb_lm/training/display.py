@@ -17,7 +17,7 @@ from ptb_lm.model import parameters
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.config import Config
 from ptb_lm.training import metrics, run_data
-from ptb_lm.training.evaluation import perplexity_of
+from ptb_lm.training.evaluation import perplexity_from_nll
 from ptb_lm.training.metrics import JsonObject, Progress
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
@@ -219,7 +219,7 @@ class Display:
         return [
             f"epoch {progress.epoch + 1}/{config.epochs}",
             f"{100 * progress.step // steps}%",
-            f"ppl {_short(perplexity_of(loss, 1))}",
+            f"ppl {_short(perplexity_from_nll(loss, 1))}",
             f"left {duration(run_seconds)}, epoch {duration(epoch_seconds)}",
             f"loss {loss:.3f}",
             f"{speed:,.0f} words/s",

@@ -14,8 +14,8 @@ from ptb_lm.model.config import Config
 READ_SECONDS = 0.5  # how often the device is waited for, to move the progress bar
 
 
-def batch_size(split: str, config: Config) -> int:
-    """Return the rows that a split is scored in.
+def row_count(split: str, config: Config) -> int:
+    """Return the number of rows that a split is cut into for scoring.
 
     The test split is one row, so that every token but the first is scored with its whole history. The others
     are scored in as many rows as training uses, which is much faster: they only steer training.
@@ -23,7 +23,7 @@ def batch_size(split: str, config: Config) -> int:
     return 1 if split == "test" else config.batch_size
 
 
-def perplexity(
+def evaluate_perplexity(
     backend: Backend,
     ids: Ids,
     config: Config,
@@ -42,7 +42,7 @@ def perplexity(
         backend: The model.
         ids: The split [length].
         config: The hyper-parameters.
-        batch_size: Rows to cut the split into; words that do not fill a row are dropped.
+        batch_size: Number of rows to cut the split into; words that do not fill a row are dropped.
         description: Label of the progress bar.
         window: Time steps scored in one call; only speed depends on it. The default makes as many tokens a
             call as a training step has, so that the same buffers serve.
@@ -67,7 +67,7 @@ def perplexity(
     nll = math.fsum(nlls)  # at once: the clock decides which of them were read together
     # Where each has scored all rows it is the first one's sum that counts, so that no two ranks disagree.
     nll = ranks.sum_over_ranks(nll if ranks.is_first or ranks.can_share(batch_size) else 0.0)
-    return perplexity_of(nll, batch_size * targets)
+    return perplexity_from_nll(nll, batch_size * targets)
 
 
 def check_finite(perplexity: float, scored_text: str) -> float:
@@ -91,7 +91,7 @@ def check_finite(perplexity: float, scored_text: str) -> float:
     return perplexity
 
 
-def perplexity_of(nll: float, tokens: int) -> float:
+def perplexity_from_nll(nll: float, tokens: int) -> float:
     """Return exp(nll / tokens); infinity if that is too large for a float."""
     try:
         return math.exp(nll / tokens)

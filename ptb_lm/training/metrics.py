@@ -15,7 +15,7 @@ from ptb_lm.common import json_fields, json_files
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.json_fields import Count, NonNegative, Positive, PositiveCount
 from ptb_lm.model.config import Config
-from ptb_lm.training.evaluation import perplexity_of
+from ptb_lm.training.evaluation import perplexity_from_nll
 
 JsonObject: TypeAlias = dict[str, Any]  # that a run writes: a row of metrics.jsonl, a result, an environment
 # Advice for a file that has changed since it was written.
@@ -195,7 +195,7 @@ def point(before: Progress, now: Progress, *, tokens: int, rate: float) -> dict[
     nll = now.nll - before.nll
     values = {
         "step/loss": nll / tokens,
-        "step/perplexity": perplexity_of(nll, tokens),
+        "step/perplexity": perplexity_from_nll(nll, tokens),
         "step/gradient_norm": (now.gradient_norms - before.gradient_norms) / steps,
         "step/learning_rate": rate,
     }
@@ -231,7 +231,7 @@ def epoch_row(
         {
             "epoch": progress.epoch + 1,
             "learning_rate": learning_rate,
-            "train_perplexity": perplexity_of(progress.nll, tokens),
+            "train_perplexity": perplexity_from_nll(progress.nll, tokens),
             "valid_perplexity": valid_perplexity,
             "unaveraged_valid_perplexity": unaveraged_valid_perplexity,
             "words_per_second": progress.words_per_second,

@@ -262,11 +262,11 @@ class Trainer:
         )
 
     def _perplexity(self, split: str) -> float:
-        return evaluation.perplexity(
+        return evaluation.evaluate_perplexity(
             self.backend,
             self.corpus.splits[split],
             self.config,
-            batch_size=evaluation.batch_size(split, self.config),
+            batch_size=evaluation.row_count(split, self.config),
             description=split,
             check_stop=self._check_stop,
         )

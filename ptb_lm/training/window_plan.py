@@ -37,7 +37,7 @@ class WindowPlan:
 
     def __init__(self, data: Corpus, config: Config, *, seed: int) -> None:
         for split in ("valid", "test"):
-            rows = evaluation.batch_size(split, config)
+            rows = evaluation.row_count(split, config)
             corpus.check_evaluation(data.splits[split], batch_size=rows, split=split)
         train, self._config, self._seed = data.splits["train"], config, seed
         self.usual_steps = corpus.count_windows(

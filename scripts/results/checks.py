@@ -48,9 +48,9 @@ def check(results: Path, run: Path, name: str, by: Sequence[str] = BY) -> list[d
     found = []
     for choice in (own, *(_choice(each, config.choice.seed) for each in by)):
         model = backend.build(config.hyperparameters, weights, choice)
-        rows = evaluation.batch_size("test", config.hyperparameters)
+        rows = evaluation.row_count("test", config.hyperparameters)
         model_name = f"{choice.framework}/{choice.model}"
-        perplexity = evaluation.perplexity(
+        perplexity = evaluation.evaluate_perplexity(
             model, data.splits["test"], config.hyperparameters, batch_size=rows, description=model_name
         )
         found.append(

@@ -9,7 +9,7 @@ import pytest
 import runs
 
 from ptb_lm import train
-from ptb_lm.training.evaluation import perplexity_of
+from ptb_lm.training.evaluation import perplexity_from_nll
 
 # The columns that every row has.
 COLUMNS = {"epoch", "learning_rate", "train_perplexity", "valid_perplexity", "words_per_second", "seconds"}
@@ -83,4 +83,4 @@ def test_the_result_agrees_with_the_metrics_and_names_the_run(run: Path, rows: l
     ],
 )
 def test_perplexity(nll: float, tokens: int, expected: float) -> None:
-    assert perplexity_of(nll, tokens) == pytest.approx(expected, rel=1e-15, nan_ok=True)
+    assert perplexity_from_nll(nll, tokens) == pytest.approx(expected, rel=1e-15, nan_ok=True)

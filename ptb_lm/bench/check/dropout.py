@@ -57,7 +57,7 @@ def check_masks(task: LanguageTask, windows: Sequence[KeepMasks]) -> None:
         WrongError: They do not, or are not.
     """
     for masks in windows:
-        _check_shapes(task, masks)
+        _check_specs(task, masks)
         _check_each_is_drawn(_with_specs(task, masks))
     for before, after in itertools.pairwise(windows):
         for (one, spec), (other, _) in zip(
@@ -66,7 +66,7 @@ def check_masks(task: LanguageTask, windows: Sequence[KeepMasks]) -> None:
             _check_apart("the next window", one, other, (spec.keep_prob, spec.keep_prob))
 
 
-def _check_shapes(task: LanguageTask, reported: KeepMasks) -> None:
+def _check_specs(task: LanguageTask, reported: KeepMasks) -> None:
     """Check that masks have the right shapes, and keep the right share."""
     specs = _specs(task)
     if reported.weights.keys() != specs.weights.keys() or len(reported.units) != len(specs.units):

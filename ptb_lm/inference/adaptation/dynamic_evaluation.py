@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ptb_lm.inference.adaptation import DynamicEvaluation
 from ptb_lm.inference.adaptation.segment_model import Gradients, SegmentModel
-from ptb_lm.training.evaluation import perplexity_of
+from ptb_lm.training.evaluation import perplexity_from_nll
 
 CHUNK = 1 << 17  # weights updated at a time, so that what is made on the way stays in a core's own memory
 STATIC_SEGMENT = 100  # without adaptation the length of a segment changes nothing but the speed
@@ -123,7 +123,7 @@ def mean_squares(
 
 def text_perplexity(log_p_N: Tensor) -> float:
     """Return the perplexity; infinity if the steps were so large that it is not a number."""
-    perplexity = perplexity_of(-float(log_p_N.sum(dtype=torch.float64)), len(log_p_N))
+    perplexity = perplexity_from_nll(-float(log_p_N.sum(dtype=torch.float64)), len(log_p_N))
     return math.inf if math.isnan(perplexity) else perplexity
 
 
