@@ -106,8 +106,8 @@ def _translate(tensors: Arrays, vocabulary_size: int) -> tuple[str, Arrays]:
     ]
     if len({re.sub(r"_?\d+", "", module) for module in layers}) != 1:
         raise UserError(
-            "there must be recurrent layers (weight_hh_l0, recurrent_kernel), counted by their names; there "
-            f"are {', '.join(layers) or _describe_shapes(tensors)}"
+            "there must be recurrent layers (weight_hh_l0, recurrent_kernel) whose names differ in a number "
+            f"only; found: {', '.join(layers) or _describe_shapes(tensors)}"
         )
     layers.sort(key=lambda module: [int(number) for number in re.findall(r"\d+", module)])
     program = TORCH if NAMES[TORCH][1] in modules[layers[0]] else KERAS
@@ -173,8 +173,8 @@ def _embedding_and_softmax(
     }
     if strange := {"".join(name): others[name] for name in others if name not in {*biases, *tables}}:
         raise UserError(
-            f"the vocabulary has {vocabulary_size:,} words, and a language model of them has an embedding of "
-            f"as many rows, LSTM or GRU layers that read forwards and a softmax, and no part for "
+            f"a language model of {vocabulary_size:,} words (--vocabulary) has an embedding of as many rows, "
+            f"LSTM or GRU layers that read forwards, and a softmax; these tensors do not belong to it: "
             f"{_describe_shapes(strange)}"
         )
     distinct = {(array.shape, array.tobytes()): name for name, array in tables.items()}  # equal ones are tied
@@ -190,8 +190,8 @@ def _embedding_and_softmax(
     is_clear = all(program == KERAS or tables[n].shape != square or n[1] == "weight" for n in ranks)
     if len(biases) > 1 or not is_clear or not 0 < len(ranks) == len({*ranks.values()}) < 3:
         raise UserError(
-            f"which tensor is the embedding of {vocabulary_size:,} words, which the softmax's kernel or "
-            f"bias, or where the words are, is not clear: "
+            f"it is not clear which tensor is the embedding of {vocabulary_size:,} words, which is the "
+            "softmax's kernel or bias, or which axis the words are on (docs/weights.md has the rules): "
             f"{_describe_shapes({''.join(n): others[n] for n in others})}"
         )
     in_order = sorted(ranks, key=ranks.__getitem__)
