@@ -28,7 +28,7 @@ def _parser() -> cli.Parser:
         "--vocabulary",
         type=Path,
         metavar="WORDS",
-        help="a file with a word a line, in the order of the ids (default: that of the run directory)",
+        help="a file with one word per line, in the order of the ids (default: that of the run directory)",
     )
     parser.add_argument(
         "--run-dir", type=Path, metavar="DIR", help="the folder to make (default: in checkpoints/)"

@@ -36,7 +36,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
     except (EOFError, ValueError, LookupError, TypeError, AttributeError, zlib.error):
-        raise UserError(f"{path} is damaged, or is no benchmark") from None
+        raise UserError(f"{path} is damaged, or is not a benchmark") from None
 
 
 def _find_shared(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def binary_values(path: Path, file: IO[bytes], column: str | None) -> Iterator[t
     except (pa.ArrowException, ValueError, KeyError) as error:  # a column's name may be there twice
         kind = format_of(path)[1:]
         raise UserError(
-            f"{path} is damaged, or is no {kind} file as `datasets` writes them: {one_line(error)}"
+            f"{path} is damaged, or its format is not {kind} as `datasets` writes it: {one_line(error)}"
         ) from None
 
 
@@ -97,14 +97,14 @@ def texts(
         nulls: The count of rows without a value by file, which reading adds to; None: they are not counted.
 
     Raises:
-        UserError: A value is no text.
+        UserError: A value is not text.
     """
     for number, value in values:
         if isinstance(value, str):
             yield number, value.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n") + "\n"
         elif value is not None:
             where = f"{path}, {row_location(path, number)}"
-            raise UserError(f"{where}: {value!r:.40} is no text; choose another --text-column")
+            raise UserError(f"{where}: {value!r:.40} is not text; choose another --text-column")
         elif nulls is not None:
             nulls[path] += 1
 

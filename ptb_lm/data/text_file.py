@@ -152,7 +152,7 @@ def _pieces(path: Path, column: str | None, nulls: Counter[Path] | None = None) 
     if tables.format_of(path) in tables.TABLES:
         yield from tables.as_pieces(_rows(path, column, nulls))
     elif column is not None:
-        raise UserError(f"{display_name(path)} is plain text, which has no --text-column")
+        raise UserError(f"{display_name(path)} is plain text, without columns; leave --text-column out")
     else:
         yield from _refuse_json(_decode(path), path)
 
@@ -275,4 +275,4 @@ def _open(path: Path) -> Iterator[IO[bytes]]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         kind = path.suffix[1:]
-        raise UserError(f"{path} is damaged, or is no {kind} file: {tables.one_line(error)}") from None
+        raise UserError(f"{path} is damaged, or its format is not {kind}: {tables.one_line(error)}") from None

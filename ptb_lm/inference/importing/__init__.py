@@ -75,7 +75,7 @@ def import_run(
     Args:
         source: A file of weights (`read_tensors` lists the formats), or a run directory whose weights were
             changed or replaced; its settings are kept.
-        vocabulary: A file with a word a line, in the order of the ids; None: that of the run directory.
+        vocabulary: A file with one word per line, in the order of the ids; None: that of the run directory.
         run_dir: The folder to make; None: a new one in checkpoints/.
         overwrite: True to replace a run that is there.
 
@@ -92,7 +92,7 @@ def import_run(
     origin = RunDirectory(Path(source))
     is_run = origin.path.is_dir()
     if vocabulary is None and not is_run:
-        raise UserError("--vocabulary must name a file with a word a line, in the order of the ids")
+        raise UserError("--vocabulary must name a file with one word per line, in the order of the ids")
     run = origin.read_config() if is_run else new_config({"data": ""})
     file = origin.weights_path if is_run else origin.path
     run_vocabulary, renamings = _read_vocabulary(Path(vocabulary or origin.vocabulary_path))
@@ -185,9 +185,9 @@ def _read_torch(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise UserError(
-            f"{path} is no state_dict. Whole models are not read, because that would run code from the file: "
-            "save the tensors alone with torch.save(model.state_dict(), FILE). The name of a file that is "
-            f"not torch's ends in {', '.join(READERS)}"
+            f"{path} is not a state_dict. Whole models are not read, because that would run code from the "
+            "file: save only the tensors, with torch.save(model.state_dict(), FILE). The name of a file that "
+            f"is not torch's ends in {', '.join(READERS)}"
         ) from None
 
 
