@@ -15,7 +15,7 @@ LAST_PORT = 65535
 def _parser() -> cli.Parser:
     parser = cli.Parser(
         prog=PROG,
-        description="Serve a web page to this machine only. It colours each word of a text by its surprise, "
+        description="Serve a web page to this machine only. It colours each word of a text by its surprisal, "
         "and continues a prompt. Ctrl-C ends it.",
     )
     loading.add_run(parser)

@@ -104,7 +104,7 @@ def test_the_perplexity_is_that_of_score(text: str, model: Any) -> None:
     assert [word.word for word in found] == [word for line in model.score(text) for word in line.words]
 
 
-def test_each_word_has_its_surprise_and_the_likeliest(port: int, model: Any) -> None:
+def test_each_word_has_its_surprisal_and_the_likeliest(port: int, model: Any) -> None:
     status, page, _ = ask(port, "/read", {"text": "w1 w3 zebra\r\n\r\nw2"})
     assert status == 200
     words = ["w1", "w3", "zebra", "<eos>", "<eos>", "w2", "<eos>"]
@@ -364,7 +364,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_the_colours_go_with_the_surprise() -> None:
+def test_the_colours_go_with_the_surprisal() -> None:
     shades = [play_page.shade(bits) for bits in (0, 1.99, 2, 5, 7, 9, 12, 13, 40)]
     assert shades == [0, 0, 1, 2, 3, 4, 5, 6, 6]
 
@@ -475,7 +475,7 @@ def test_in_a_browser_a_text_is_read_and_a_prompt_continued(driver: Any, port: i
 
 
 @pytest.mark.parametrize(("name", "colours"), [("light", play_page.LIGHT), ("dark", play_page.DARK)])
-def test_in_a_browser_words_have_the_colour_of_their_surprise(
+def test_in_a_browser_words_have_the_colour_of_their_surprisal(
     name: str, colours: tuple[str, ...], driver: Any, port: int
 ) -> None:
     mode(driver, name)

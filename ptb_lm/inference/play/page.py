@@ -1,4 +1,4 @@
-"""The page: the model's surprise at each word of a text, and its continuation of a prompt, as HTML.
+"""The page: the surprisal of each word of a text, and its continuation of a prompt, as HTML.
 
 There is no script in it and nothing from elsewhere, so that a browser with nothing allowed shows it. Typed
 fields are checked here.
@@ -39,7 +39,7 @@ TEXT = {"light": "#1a1a1a", "dark": "#f2f2f2"}
 
 
 def shade(bits: float) -> int:
-    """Return the number of a surprise's colour, 0 for the least."""
+    """Return the number of a surprisal's colour, 0 for the least."""
     return sum(bits >= bound for bound in BOUNDS)
 
 
@@ -60,7 +60,7 @@ class ReadWord:
     Attributes:
         word: The word as it was typed, or `<eos>` at the end of a line.
         unknown: True if the vocabulary lacks it, so that it is read as `<unk>`.
-        bits: The model's surprise: minus the logarithm of its probability, to the base 2.
+        bits: Surprisal of the word: minus the logarithm of its probability, to the base 2.
         likeliest: The words that were likeliest, the first the most.
     """
 
