@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog=PROG, description="Report the perplexity of a trained run on a text.")
     how = loading.add_run(
-        parser, precision="as the run was trained, or fp32 where this device lacks that or is slow in it"
+        parser, precision="that of the training, or fp32 if this device lacks it or is slow in it"
     )
     how.add_argument(
         "--execution",

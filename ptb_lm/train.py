@@ -104,7 +104,9 @@ def _described_parser() -> cli.Parser:
     _add_training(parser.add_argument_group("training (a flag replaces the preset's value)"))
     _add_run(parser.add_argument_group("run"))
     _add_speed(
-        parser.add_argument_group("speed (the same model; --precision rounds, --devices draws other masks)")
+        parser.add_argument_group(
+            "speed (hyper-parameters stay; --precision changes the rounding, --devices the dropout masks)"
+        )
     )
     return parser
 

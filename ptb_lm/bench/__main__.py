@@ -120,25 +120,25 @@ _HOW_IT_IS_MEASURED: Flags = {
     "--minutes": {
         "type": cli.positive_number,
         "metavar": "N",
-        "help": "time for each workload, by which the number of processes is planned after some of them; "
-        "fewer where these tell differences of 5 %% (default: as the workload declares; list SUITE)",
+        "help": "minutes for each workload: as many processes are measured as fit into them, or fewer if "
+        "these resolve differences of 5 %% (default: the workload's, which list SUITE shows)",
     },
     "--rounds": {
         "type": cli.whole_number(1),
         "metavar": "N",
-        "help": "blocks of steps of each variant, which are not planned then (default: two a process)",
+        "help": "blocks of steps per variant, instead of a planned number (default: two per process)",
     },
     "--processes": {
         "type": cli.whole_number(1),
         "metavar": "N",
-        "help": "processes per variant, which share the rounds and are not planned then",
+        "help": "processes per variant, instead of a planned number; they share the rounds",
     },
     "--row-limit": {
         "type": cli.positive_number,
         "default": 600.0,
         "metavar": "SECONDS",
-        "help": "how long all timed blocks of a variant in a pass may take, those not counted that are "
-        "measured again; steps and rounds beyond are cut (default: %(default)g)",
+        "help": "time limit for all timed blocks of a variant in a pass, not counting blocks that are "
+        "measured again; steps and rounds are cut to keep it (default: %(default)g)",
     },
 }
 

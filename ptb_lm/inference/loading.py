@@ -95,7 +95,7 @@ def choose(config: "RunConfig", *, precision: str, **given: str | None) -> Choic
 def add_run(
     parser: cli.Parser,
     *,
-    precision: str = "fp32, that of the stored weights; auto: the fastest that was measured, which rounds",
+    precision: str = "fp32, as the weights are stored; auto: the fastest measured one, even bf16 or fp16",
 ) -> argparse._ArgumentGroup:
     """Add the run directory, and how it is computed.
 
