@@ -84,8 +84,8 @@ class LanguageModel:
         self.state: Position | None = None
         self._reader = TextReader(
             build(config, weights, choice),
-            first=vocabulary.ids[EOS],
-            tokens=tokens_per_call(config, len(vocabulary)),
+            eos=vocabulary.ids[EOS],
+            max_tokens=tokens_per_call(config, len(vocabulary)),
         )
 
     def __repr__(self) -> str:
@@ -159,7 +159,7 @@ class LanguageModel:
             raise UserError(f"the unit must be one of {', '.join(NATS_PER_UNIT)}, not {unit!r}")
         sentences = inputs.encode_lines(inputs.split_sentences(text), self.vocabulary, self.tokenizer)
         # A stream is one row: a longer one gains nothing.
-        most = self.reader.tokens if carry_state else CHUNK_WORDS
+        most = self.reader.max_tokens if carry_state else CHUNK_WORDS
         score = self._score_stream if carry_state else self.reader.score_independent
         return (
             SentenceScore(
@@ -279,7 +279,7 @@ class LanguageModel:
 
     def _read(self, prefix: str, *, carry_state: bool) -> Position:
         position = self.reader.resume(self.state if carry_state else None)
-        begins = position.last == self.vocabulary.ids[EOS]
+        begins = position.last_word == self.vocabulary.ids[EOS]
         prefix_words = inputs.encode_prefix(prefix, self.vocabulary, begins=begins, tokenizer=self.tokenizer)
         position = self.reader.read(position, prefix_words.ids)
         if carry_state:
@@ -295,7 +295,7 @@ class LanguageModel:
             position = Position(state, sampler(log_p_V))
             if carry_state:
                 self.state = position
-            word = self.vocabulary.words[position.last]
+            word = self.vocabulary.words[position.last_word]
             if length is None and word == EOS:
                 return
             count += 1

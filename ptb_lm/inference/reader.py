@@ -31,7 +31,7 @@ class Position:
     """A position in a text: the state before its last word, and that word."""
 
     state: Any = field(repr=False)  # the backend's
-    last: int
+    last_word: int  # its id
 
 
 class TextReader:
@@ -39,36 +39,37 @@ class TextReader:
 
     Args:
         backend: The model.
-        first: The word before a text: `<eos>`.
-        tokens: The largest number of words that are read at once.
+        eos: The id of `<eos>`, the word before a text.
+        max_tokens: The largest number of words that are read at once.
     """
 
-    def __init__(self, backend: Backend, *, first: int, tokens: int) -> None:
-        self.backend, self.first, self.tokens = backend, first, tokens
+    def __init__(self, backend: Backend, *, eos: int, max_tokens: int) -> None:
+        self.backend, self.eos, self.max_tokens = backend, eos, max_tokens
 
-    def resume(self, state: object = None) -> Position:
+    def resume(self, position: object = None) -> Position:
         """Return the position at which reading goes on.
 
         Args:
-            state: A position, which a user may have set. None: a text begins, after an `<eos>`.
+            position: One that `LanguageModel.state` had, or what a user put there. None: a text begins, after
+                an `<eos>`.
 
         Raises:
             UserError: It is neither a position nor None.
         """
-        if state is None:
-            return Position(self.backend.zero_state(1), self.first)
-        if not isinstance(state, Position):
-            raise UserError(f"the state must be None or an earlier model.state, not {state!r}")
-        return state
+        if position is None:
+            return Position(self.backend.zero_state(1), self.eos)
+        if not isinstance(position, Position):
+            raise UserError(f"the state must be None or an earlier model.state, not {position!r}")
+        return position
 
     def read(self, position: Position, ids: Ids) -> Position:
         """Return the position in a text after some more words."""
         if not len(ids):
             return position
-        inputs_N, state = np.concatenate([[position.last], ids[:-1]]).astype(np.int32), position.state
-        for begin in range(0, len(inputs_N), self.tokens):
+        inputs_N, state = np.concatenate([[position.last_word], ids[:-1]]).astype(np.int32), position.state
+        for begin in range(0, len(inputs_N), self.max_tokens):
             state, _ = self.backend.next_word_log_probabilities(
-                inputs_N[None, begin : begin + self.tokens], state
+                inputs_N[None, begin : begin + self.max_tokens], state
             )
         return Position(state, int(ids[-1]))
 
@@ -81,7 +82,7 @@ class TextReader:
             DivergenceError: As `check_scores` does.
         """
         state, log_p_1V = self.backend.next_word_log_probabilities(
-            np.array([[position.last]], np.int32), position.state
+            np.array([[position.last_word]], np.int32), position.state
         )
         return state, check_scores(log_p_1V[0])
 
@@ -92,17 +93,17 @@ class TextReader:
             targets: The words of each sentence, one at least.
         """
         scores: list[NDArray[np.float64]] = [np.empty(0)] * len(targets)
-        for indices in batch_by_length([len(ids) for ids in targets], self.tokens):
+        for indices in batch_by_length([len(ids) for ids in targets], self.max_tokens):
             lengths_B = np.array([len(targets[index]) for index in indices], np.int32)
-            y_BT = np.full((len(indices), lengths_B[0]), self.first, np.int32)
+            y_BT = np.full((len(indices), lengths_B[0]), self.eos, np.int32)
             for row, index in enumerate(indices):
                 y_BT[row, : lengths_B[row]] = targets[index]
             x_BT = np.roll(y_BT, 1, axis=1)
-            x_BT[:, 0] = self.first
+            x_BT[:, 0] = self.eos
             state = self.backend.zero_state(len(indices))
             log_p_BT: NDArray[np.floating]
             if lengths_B[-1] == lengths_B[0]:
-                _, log_p_BT = score_in_pieces(self.backend, x_BT, y_BT, state, tokens=self.tokens)
+                _, log_p_BT = score_in_pieces(self.backend, x_BT, y_BT, state, max_tokens=self.max_tokens)
             else:
                 _, log_p_BT = self.backend.log_probabilities(x_BT, y_BT, state, lengths_B=lengths_B)
             for row, index in enumerate(indices):
@@ -118,9 +119,11 @@ class TextReader:
             targets: The words of each sentence, one at least. Each goes on where the one before it ends.
             position: The position before them all.
         """
-        ids = np.concatenate([[position.last], *targets]).astype(np.int32)
+        ids = np.concatenate([[position.last_word], *targets]).astype(np.int32)
         x_1N, y_1N = ids[None, :-1], ids[None, 1:]
-        state, log_p_1N = score_in_pieces(self.backend, x_1N, y_1N, position.state, tokens=self.tokens)
+        state, log_p_1N = score_in_pieces(
+            self.backend, x_1N, y_1N, position.state, max_tokens=self.max_tokens
+        )
         ends = np.cumsum([len(sentence) for sentence in targets])
         return Position(state, int(ids[-1])), np.split(log_p_1N[0], ends[:-1])
 
@@ -156,11 +159,11 @@ def chunk_sentences(
         yield chunk
 
 
-def batch_by_length(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Yield batches of indices, the longest first: padded, of at most `tokens` words, or of one index."""
+def batch_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Yield batches of indices, the longest first: padded, of at most `max_tokens` words, or of one index."""
     indices = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     while indices:
-        batch = max(1, tokens // lengths[indices[0]])
+        batch = max(1, max_tokens // lengths[indices[0]])
         yield indices[:batch]
         indices = indices[batch:]
 
@@ -171,7 +174,7 @@ def score_in_pieces(
     y_BT: Ids,
     state: State,
     *,
-    tokens: int,
+    max_tokens: int,
     on_piece: Callable[[], object] = lambda: None,
 ) -> tuple[State, NDArray[np.float64]]:
     """Return the state after some targets, and their log-probabilities [B, T] in nats, in bounded memory.
@@ -181,11 +184,11 @@ def score_in_pieces(
         x_BT: The words that are read.
         y_BT: The words after them.
         state: The state before the first word.
-        tokens: The largest number of words that are scored at once.
+        max_tokens: The largest number of words that are scored at once.
         on_piece: A function that is called after each piece.
     """
     batch, steps = x_BT.shape
-    piece, log_p_BT = max(1, tokens // batch), np.empty((batch, steps))
+    piece, log_p_BT = max(1, max_tokens // batch), np.empty((batch, steps))
     for begin in range(0, steps, piece):
         part = slice(begin, begin + piece)
         state, log_p_BT[:, part] = backend.log_probabilities(x_BT[:, part], y_BT[:, part], state)

@@ -101,7 +101,7 @@ def _text_perplexity(
     x_1N, y_1N = text.ids[None, :-1], text.ids[None, 1:]
     with cli.progress_bar(math.ceil(y_1N.size / window), text.name) as bar:
         _, (log_p_N,) = score_in_pieces(
-            model, x_1N, y_1N, model.zero_state(1), tokens=window, on_piece=bar.update
+            model, x_1N, y_1N, model.zero_state(1), max_tokens=window, on_piece=bar.update
         )
     known_N = log_p_N[~is_unknown]
     without = format_perplexity(perplexity(math.fsum(known_N), len(known_N)), digits=4)
