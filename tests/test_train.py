@@ -514,7 +514,7 @@ def put_weights_of_the_demo(run: Path) -> None:
         *(
             (change, flags, problem)
             for change, problem in (
-                (put_weights_of_the_first_epoch, "weights.safetensors holds the weights of epoch 1, and by "),
+                (put_weights_of_the_first_epoch, "weights.safetensors holds the weights of epoch 1, but in "),
                 (put_weights_of_the_demo, "weights.safetensors was trained with another vocabulary than "),
             )
             for flags in ([], ["--epochs", "3"])

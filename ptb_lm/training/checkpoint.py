@@ -141,18 +141,19 @@ class Checkpoints:
     def _compare_with_best(self, progress: Progress, best: JsonObject | None, *, epochs: int) -> None:
         """Check that the state and the best weights can be continued to so many epochs; update the best."""
         done = max(progress.epoch, best["epoch"] if best else 0)
-        if done > epochs:
-            raise UserError(f"--epochs {epochs}: the run has already done {done} epochs")
-        if progress.epoch == epochs and progress.step:
-            # The weights are no longer those of the last epoch's end.
-            raise UserError(f"--epochs {epochs}: the run is already in epoch {progress.epoch + 1}")
+        # Within an epoch the weights are no longer those of the end of the epoch before.
+        least = max(done, progress.epoch + bool(progress.step))
+        if least > epochs:
+            begun = "" if least == done else f" and begun epoch {least}"
+            raise UserError(
+                f"--epochs {epochs}: the run has already done {done} epochs{begun}; give at least {least}"
+            )
         if progress.best_epoch and not best:
             raise UserError(f"{self.directory.weights_path} is missing; it holds the best weights so far")
         if best and best["valid_perplexity"] > progress.best_perplexity:  # a copy from an earlier time
             raise UserError(
-                f"{self.directory.weights_path} holds the weights of epoch {best['epoch']}, and by "
-                f"{self.directory.state_path} epoch {progress.best_epoch} is best; restore the weights of "
-                "that one"
+                f"{self.directory.weights_path} holds the weights of epoch {best['epoch']}, but in "
+                f"{self.directory.state_path} epoch {progress.best_epoch} is the best; restore its weights"
             )
         if best and best["valid_perplexity"] < progress.best_perplexity:
             # The process died after it wrote these weights and before it wrote the state of their epoch.
