@@ -88,7 +88,7 @@ def test_a_lock_is_for_one_and_what_blocks_within_it_is_another_error(tmp_path: 
         write_to_a_full_pipe()
     with (
         lock(tmp_path),
-        pytest.raises(UserError, match=f"^another process is using {tmp_path}$"),
+        pytest.raises(UserError, match=f"^another process is using {tmp_path}; wait .* another folder$"),
         lock(tmp_path),
     ):
         pass

@@ -44,8 +44,8 @@ class OutOfMemoryError(UserError):
     def __str__(self) -> str:
         numbers = self.numbers and f" ({self.numbers})"
         return (
-            f"there is not enough memory for a model and windows of this size{numbers}; fewer hidden units, "
-            "layers, rows a batch or time steps need less"
+            f"there is not enough memory for a model and windows of this size{numbers}; use fewer hidden "
+            "units, layers, rows per batch or time steps"
         )
 
 

@@ -159,7 +159,9 @@ def lock(folder: Path, *, name: Path | None = None, wait: bool = False) -> Itera
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
-            raise UserError(f"another process is using {name or folder}") from None
+            raise UserError(
+                f"another process is using {name or folder}; wait until it ends, or choose another folder"
+            ) from None
         yield
     finally:
         os.close(descriptor)  # and with it the lock

@@ -134,7 +134,9 @@ def check_projector(folder: Path, *, overwrite: bool) -> None:
     if not config.exists() or config.read_bytes() != PROJECTOR_CONFIG.encode():
         for name in (CONFIG, VECTORS, METADATA):
             if (folder / name).exists():
-                raise UserError(f"{folder / name} exists already, from elsewhere; nothing is overwritten")
+                raise UserError(
+                    f"{folder / name} exists already, and is not from this command; choose another folder"
+                )
     if problem := output_problem(config, overwrite=overwrite):
         raise UserError(problem)
 

@@ -39,7 +39,9 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
     """
     needs_data = request is not None and request.needs_corpus
     if arguments.text is not None and arguments.data is not None and not needs_data:
-        raise UserError("--data says where the run's splits are, and --text FILE is scored instead of one")
+        raise UserError(
+            "--data (the place of the run's splits) would change nothing with --text FILE; leave it out"
+        )
     directory = run_folders.find(arguments.run)
     run, vocabulary, weights = directory.read_model()
     text = evaluated_text.load(arguments, run, vocabulary, needs_data=needs_data)

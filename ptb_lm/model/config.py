@@ -71,7 +71,7 @@ class Config:
     )
     learning_rate: float = setting(
         1.0,
-        "(largest) learning rate, of a loss that is a sum over time, a mean over rows",
+        "(largest) learning rate, for a loss summed over time and averaged over rows",
         above=0,
         resumable=True,
     )
@@ -142,8 +142,8 @@ class Config:
     # NT-ASGD of Merity et al., 2018: averaged SGD, triggered by a criterion that need not be monotone.
     average_after_stall: int = setting(
         0,
-        "from the first epoch on that is worse than the best one more than N epochs before it, score and "
-        "keep the mean of the weights; 0: never",
+        "score and keep the mean of the weights from the first epoch on that is worse than the best of those "
+        "more than N epochs earlier; 0: never",
         minimum=0,
         optional=True,
     )
@@ -196,11 +196,11 @@ class Config:
             )
         if self.tie_weights and self.embedding_width != self.hidden_sizes[-1]:
             raise UserError(
-                f"--tie-weights needs an embedding as wide as the top layer: {self.embedding_width} is not "
-                f"{self.hidden_sizes[-1]}"
+                "--tie-weights needs an embedding as wide as the top layer: give --embedding-size "
+                f"{self.hidden_sizes[-1]}, not {self.embedding_width}"
             )
         if self.average_epochs and self.average_after_stall:
-            raise UserError("--average-epochs and --average-after-stall are two averages; a run has one")
+            raise UserError("give --average-epochs or --average-after-stall, not both")
 
     @property
     def cell_declaration(self) -> "Cell":

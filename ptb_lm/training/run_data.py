@@ -117,7 +117,8 @@ def load_again(
     )
     if data.vocabulary.sha256 != vocabulary.sha256:
         raise UserError(
-            f"the vocabulary of the data {where} ({len(data.vocabulary):,} words) is not that of {whose}"
+            f"the vocabulary of the data {where} ({len(data.vocabulary):,} words) is not that of {whose}; "
+            "name its own text with --data"
         )
     return data
 

@@ -319,7 +319,10 @@ class RunDirectory:
         if corpus is not None and metadata.get("corpus_sha256") != corpus.sha256:
             # The best weights, once there are any, tell whether the vocabulary is the same.
             what = "the data" if self.weights_path.exists() else f"the data or {self.vocabulary_path}"
-            raise UserError(f"{what} differ from those that {self.state_path} was trained on")
+            raise UserError(
+                f"{what} differ from those that {self.state_path} was trained on; restore them, or start a new "
+                "run"
+            )
         return state
 
     @_on_first

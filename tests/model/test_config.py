@@ -189,7 +189,7 @@ def test_zero_may_mean_none_and_a_whole_number_do_for_a_rate(name: str, value: i
 
 def test_tied_weights_need_an_embedding_as_wide_as_the_layers() -> None:
     assert SMALL.replace(tie_weights=True, embedding_size=200).tie_weights
-    with pytest.raises(UserError, match=r"--tie-weights .* 100 .* 200"):
+    with pytest.raises(UserError, match=r"--tie-weights .* 200, not 100$"):
         SMALL.replace(tie_weights=True, embedding_size=100)
 
 
@@ -200,7 +200,7 @@ def test_layers_of_different_widths() -> None:
     assert config.replace(tie_weights=True).tie_weights
     with pytest.raises(UserError, match=r"--num-layers 2 .*--layer-sizes, .* 3"):
         config.replace(num_layers=2)
-    with pytest.raises(UserError, match=r"--tie-weights .* 5 .* 3"):
+    with pytest.raises(UserError, match=r"--tie-weights .* 3, not 5$"):
         config.replace(tie_weights=True, embedding_size=5)
 
 
@@ -228,7 +228,7 @@ def test_a_run_has_one_average() -> None:
     assert SMALL.replace(average_after_stall=5).has_average
     assert SMALL.replace(average_epochs=1.0).has_average
     assert not SMALL.has_average
-    with pytest.raises(UserError, match="--average-epochs and --average-after-stall"):
+    with pytest.raises(UserError, match="--average-epochs or --average-after-stall, not both"):
         SMALL.replace(average_epochs=1.0, average_after_stall=5)
 
 

@@ -119,7 +119,7 @@ def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -
         UserError: There is no such device, or no compiler; or the configuration has dropout.
     """
     if config.has_dropout:
-        raise UserError("more than a layer in one graph is for configurations without dropout")
+        raise UserError("several layers in one graph are for configurations without dropout")
     eager = Choice.create(
         framework="torch",
         model=choice.model,

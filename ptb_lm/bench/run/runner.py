@@ -51,7 +51,7 @@ def run(
             for variant, reason in measurement.wrong.items():
                 cli.print_line(
                     f"{workload.name} {variant}: was wrong before and is not measured again ({reason}); "
-                    "once it is mended, choose another --out"
+                    "after a fix, choose another --out"
                 )
             with contextlib.closing(measurement.pool):
                 for done in _rounds(measurement):

@@ -160,7 +160,7 @@ def _check_free(out: Path) -> None:
     """Check that a result can be written to a folder, which must have none yet."""
     for name in ("config.json", RESULT):
         if (out / name).exists():
-            raise UserError(f"--out {out} holds {name} already; nothing is overwritten")
+            raise UserError(f"--out {out} holds {name} already; choose another folder")
     there = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not there.is_dir():
         raise UserError(f"--out {out}: {there} is a file, not a folder; give another name")
