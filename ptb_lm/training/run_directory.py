@@ -320,8 +320,8 @@ class RunDirectory:
             # The best weights, once there are any, tell whether the vocabulary is the same.
             what = "the data" if self.weights_path.exists() else f"the data or {self.vocabulary_path}"
             raise UserError(
-                f"{what} differ from those that {self.state_path} was trained on; restore them, or start a new "
-                "run"
+                f"{what} differ from those that {self.state_path} was trained on; restore them, or "
+                "start a new run"
             )
         return state
 
