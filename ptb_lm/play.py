@@ -40,8 +40,8 @@ def _play(arguments: argparse.Namespace) -> int:
         print(f"http://{HOST}:{server.port}/ shows the page; Ctrl-C ends it", flush=True)
         try:
             server.serve_forever()
-        except signals.Stopped as stopped:
-            if stopped.exit_status != cli.EXIT_INTERRUPTED:
+        except signals.StopSignal as stop:
+            if stop.exit_status != cli.EXIT_INTERRUPTED:
                 raise
     return 0
 

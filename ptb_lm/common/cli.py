@@ -256,8 +256,8 @@ def run(name: str, body: Callable[[], int]) -> int:
 
         numbers = host.describe_failed_allocation(error)
         return _fail(name, f"there is not enough memory{numbers and f' ({numbers})'}", EXIT_USAGE)
-    except signals.Stopped as stopped:
-        return _fail(name, str(stopped), stopped.exit_status)
+    except signals.StopSignal as stop:
+        return _fail(name, str(stop), stop.exit_status)
     except KeyboardInterrupt:
         return _fail(name, "interrupted", EXIT_INTERRUPTED)
 

@@ -23,7 +23,7 @@ _command = ""  # the running command, which opens the line
 answered_signal: int | None = None
 
 
-class Stopped(KeyboardInterrupt):
+class StopSignal(KeyboardInterrupt):
     """A signal asked the process to stop; a KeyboardInterrupt, because it is treated as one."""
 
     def __init__(self, number: int) -> None:
@@ -31,8 +31,8 @@ class Stopped(KeyboardInterrupt):
         self.exit_status = 128 + number
 
 
-class Interrupted(Exception):  # noqa: N818 - not an error, but an end that was asked for
-    """The run stopped because a signal asked for it, and its state is saved."""
+class TrainingInterrupted(Exception):  # noqa: N818 - not an error, but an end that was asked for
+    """A signal asked a training to stop. When this leaves `Trainer.train`, the newest state is on disk."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal.Signals(signal_number).name)
@@ -98,7 +98,7 @@ def handled_signals() -> list[int]:
 
 @contextlib.contextmanager
 def handle_signals(command: str) -> Iterator[None]:
-    """Inside this context a signal raises Stopped. The same signal again ends the process at once.
+    """Inside this context a signal raises StopSignal. The same signal again ends the process at once.
 
     Args:
         command: The command as the user typed it.
@@ -175,7 +175,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     if _is_importing(frame):
         # Modules in C make other errors of an exception, or lose it. Commands import before they begin.
         _end(number)
-    raise Stopped(number)
+    raise StopSignal(number)
 
 
 def _end(number: int) -> NoReturn:

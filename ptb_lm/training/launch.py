@@ -14,7 +14,7 @@ import msgspec
 from ptb_lm.common import cli, host, streams
 from ptb_lm.common.errors import LostRankError, UserError
 from ptb_lm.common.program import version
-from ptb_lm.common.signals import Interrupted, StopRequest
+from ptb_lm.common.signals import StopRequest, TrainingInterrupted
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import backend, parameters
@@ -119,19 +119,19 @@ def parse_request(flag_values: dict[str, Any], command: str, ranks: Ranks) -> Tr
         if "init_from" in flag_values
         else None
     )
-    config = parent.derive_config(flag_values) if parent else new_config(flag_values)
+    run_config = parent.derive_config(flag_values) if parent else new_config(flag_values)
     if "run_dir" in flag_values:
         path, overwrite = flag_values["run_dir"], bool(flag_values.get("overwrite"))
         source = parent.directory.weights_path if parent else None
         ranks.run_on_first(lambda: run_folders.refuse_existing(path, overwrite=overwrite, init_from=source))
     if ranks.size == 1:  # otherwise all of them load the text together
-        run_data.check_folder(config)  # which is told before the framework is imported
-    config, reason = with_fastest(config, flag_values, ranks)
-    path = flag_values.get("run_dir") or ranks.run_on_first(lambda: run_folders.default_path(config))
+        run_data.check_folder(run_config)  # which is told before the framework is imported
+    run_config, reason = with_fastest(run_config, flag_values, ranks)
+    path = flag_values.get("run_dir") or ranks.run_on_first(lambda: run_folders.default_path(run_config))
     return TrainRequest(
         command=command,
         flag_values=flag_values,
-        run=config,
+        run=run_config,
         directory=RunDirectory(path, ranks),
         vocabulary=parent.vocabulary if parent else None,
         parent=parent,
@@ -150,24 +150,27 @@ def prepare(request: TrainRequest) -> tuple[TrainRequest, Corpus, Backend]:
     """
     parent, directory, ranks = request.parent, request.directory, request.directory.ranks
     ranks.check_divisible(request.run.hyperparameters.batch_size)
-    config, corpus = ranks.same_on_all(lambda: _load_text(request), lambda text: _shared_facts(*text, ranks))
-    if parent:
-        config = dataclasses.replace(config, init_from=ranks.run_on_first(lambda: parent.make_record(corpus)))
-    if (
-        request.config_on_disk is not None
-    ):  # before a model is built of a config.json that somebody has changed
-        ranks.run_on_first(lambda: bool(RunDirectory(directory.path).read_state(run=config)))
-    vocabulary_size = len(corpus.vocabulary)
-    parameters.check_fits(config.hyperparameters, vocabulary_size)
-    weights = (
-        parent.make_initial_weights(config, vocabulary_size)
-        if parent
-        else parameters.draw_initial(config.hyperparameters, vocabulary_size, seed=config.choice.seed)
+    run_config, corpus = ranks.same_on_all(
+        lambda: _load_text(request), lambda text: _shared_facts(*text, ranks)
     )
-    model = backend.build(config.hyperparameters, weights, config.choice, ranks)
+    if parent:
+        run_config = dataclasses.replace(
+            run_config, init_from=ranks.run_on_first(lambda: parent.make_record(corpus))
+        )
+    if request.config_on_disk is not None:
+        # Before a model is built of a config.json that somebody has changed.
+        ranks.run_on_first(lambda: bool(RunDirectory(directory.path).read_state(run=run_config)))
+    vocabulary_size = len(corpus.vocabulary)
+    parameters.check_fits(run_config.hyperparameters, vocabulary_size)
+    weights = (
+        parent.make_initial_weights(run_config, vocabulary_size)
+        if parent
+        else parameters.draw_initial(run_config.hyperparameters, vocabulary_size, seed=run_config.choice.seed)
+    )
+    model = backend.build(run_config.hyperparameters, weights, run_config.choice, ranks)
     model.prepare_training()
     ranks.barrier()  # one machine may have compiled what another one had already
-    return dataclasses.replace(request, run=config), corpus, model
+    return dataclasses.replace(request, run=run_config), corpus, model
 
 
 def run(
@@ -186,14 +189,14 @@ def run(
         UserError: Another process uses the run directory, or there is not enough memory for a step.
         LostRankError: Another process ended; the run directory has the newest state.
     """
-    config, directory, ranks = request.run, request.directory, request.directory.ranks
+    run_config, directory, ranks = request.run, request.directory, request.directory.ranks
     if request.config_on_disk is None and "run_dir" not in request.flag_values:
         path = directory.path
         directory = RunDirectory(ranks.run_on_first(lambda: run_folders.create_folder(path)), ranks)
     with directory.lock(), StopRequest(is_one_of_several=ranks.size > 1) as stop:
         _check_unchanged(request, directory)
         trainer = Trainer(
-            config,
+            run_config,
             corpus,
             model,
             directory,
@@ -204,44 +207,57 @@ def run(
         )
         trainer.environment |= processes.torchrun_job()
         if request.config_on_disk is None:
-            directory.create(config, corpus.vocabulary)
+            directory.create(run_config, corpus.vocabulary)
+        elif _resume(trainer, directory, request.command):
+            return 0
         else:
-            trainer.resume(request.command)
-            result = directory.read_result()
-            # A run that went on and has not been tested since still has the result of its earlier end.
-            if result and trainer.progress.epoch == trainer.config.epochs == result["epochs"]:
-                directory.restore_metrics(trainer.progress.rows)
-                cli.try_print_line(
-                    f"the run in {directory.path} is finished; to train it further, give more --epochs"
-                )
-                display.report(result, directory)
-                return 0
             directory.remove_leftovers()
-            directory.write_config(config)
+            directory.write_config(run_config)
         if request.parent and "data" not in request.flag_values:
             cli.try_print_line(f"without --data, the text is that of {request.parent.directory.path}")
         if request.reason:
             cli.try_print_line(request.reason)
-        display.announce(config, corpus, model, directory.path, environment=trainer.environment, load=load)
+        display.announce(
+            run_config, corpus, model, directory.path, environment=trainer.environment, load=load
+        )
         if request.config_on_disk is not None:
-            before = request.config_on_disk.hyperparameters
-            display.print_resumed(trainer.progress, before, config.hyperparameters, trainer.plan)
-        how_to_continue = processes.how_to_continue(directory.path, request.flag_values, ranks, config.choice)
+            display.print_resumed(
+                trainer.progress,
+                request.config_on_disk.hyperparameters,
+                run_config.hyperparameters,
+                trainer.plan,
+            )
+        how_to_continue = processes.how_to_continue(
+            directory.path, request.flag_values, ranks, run_config.choice
+        )
         processes.store_continuation(how_to_continue, ranks)
         try:
             result = trainer.train()
-        except Interrupted as interrupted:
-            streams.print_to_stderr(f"{interrupted}: saved; {how_to_continue}")
-            return interrupted.exit_status
+        except TrainingInterrupted as interruption:
+            streams.print_to_stderr(f"{interruption}: saved; {how_to_continue}")
+            return interruption.exit_status
         except LostRankError as error:
             raise LostRankError(f"{error}; {how_to_continue}", speaker=error.speaker) from None
         # The seconds of this process: all but starting Python.
         result["command_seconds"] = time.perf_counter() - command_start
-        if config.init_from:
-            result["init_from"] = msgspec.structs.asdict(config.init_from)
+        if run_config.init_from:
+            result["init_from"] = msgspec.structs.asdict(run_config.init_from)
         directory.write_result(result)
     display.report(result, directory)
     return 0
+
+
+def _resume(trainer: Trainer, directory: RunDirectory, command: str) -> bool:
+    """Continue from the newest state; return whether the run is finished, whose result is then reported."""
+    trainer.resume(command)
+    result = directory.read_result()
+    # A run that went on and has not been tested since still has the result of its earlier end.
+    if not (result and trainer.progress.epoch == trainer.config.epochs == result["epochs"]):
+        return False
+    directory.restore_metrics(trainer.progress.rows)
+    cli.try_print_line(f"the run in {directory.path} is finished; to train it further, give more --epochs")
+    display.report(result, directory)
+    return True
 
 
 def _check_unchanged(request: TrainRequest, directory: RunDirectory) -> None:
@@ -254,23 +270,27 @@ def _check_unchanged(request: TrainRequest, directory: RunDirectory) -> None:
 
 
 def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:
-    """Return the run's configuration with the place of its text, and the text.
+    """Return the run's configuration with the location of its text, and the text.
 
     Raises:
         UserError: It cannot be read, is too short, or is not the one that a resumed run was trained on.
     """
-    config, vocabulary = request.run, request.vocabulary
+    run_config, vocabulary = request.run, request.vocabulary
     if request.config_on_disk is not None:
         assert vocabulary is not None
         corpus = run_data.load_again(
-            config, vocabulary, moved_to=request.flag_values.get("data"), whose=str(request.directory.path)
+            run_config,
+            vocabulary,
+            moved_to=request.flag_values.get("data"),
+            whose=str(request.directory.path),
         )
     else:
         corpus = run_data.load_first(
-            config, vocabulary, extend=bool(request.flag_values.get("extend_vocabulary"))
+            run_config, vocabulary, extend=bool(request.flag_values.get("extend_vocabulary"))
         )
-    WindowPlan(corpus, config.hyperparameters, seed=config.choice.seed)  # refuses a split that is too short
-    return run_data.with_source(config, corpus), corpus
+    # Refuses a split that is too short.
+    WindowPlan(corpus, run_config.hyperparameters, seed=run_config.choice.seed)
+    return run_data.with_source(run_config, corpus), corpus
 
 
 def _shared_facts(run: RunConfig, corpus: Corpus, ranks: Ranks) -> Facts:

@@ -149,10 +149,10 @@ def join(flag_values: Mapping[str, Any]) -> Iterator[Ranks]:
         if not ranks.report_failure(str(error)) or (isinstance(error, LostRankError) and not error.speaker):
             raise SystemExit(cli.EXIT_USAGE if isinstance(error, UserError) else cli.EXIT_FAILED) from None
         raise
-    except signals.Stopped as stopped:
+    except signals.StopSignal as stop:
         if ranks.is_first:
             raise
-        raise SystemExit(stopped.exit_status) from None
+        raise SystemExit(stop.exit_status) from None
     finally:
         ranks.leave()
 

@@ -78,7 +78,7 @@ def train(flag_values: dict[str, Any], train_one: TrainOne) -> int:
 
     try:
         statuses = _train_in_turn(commands, train_one) if jobs == 1 else _train_in_parallel(commands, jobs)
-    except signals.Stopped as stop:
+    except signals.StopSignal as stop:
         print_how_to_continue()
         return stop.exit_status
     finally:
@@ -121,7 +121,7 @@ def _train_in_turn(commands: dict[int, list[str]], train_one: TrainOne) -> dict[
     """Train in this process; return the exit statuses by seed.
 
     Raises:
-        signals.Stopped: A signal to stop ended one of them.
+        signals.StopSignal: A signal to stop ended one of them.
     """
     statuses = {}
     for number, (seed, command) in enumerate(commands.items(), start=1):
@@ -139,7 +139,7 @@ def _train_in_turn(commands: dict[int, list[str]], train_one: TrainOne) -> dict[
         if number < len(commands):
             stop = signals.answered_signal or stop
         if stop:
-            raise signals.Stopped(stop)
+            raise signals.StopSignal(stop)
     return statuses
 
 
@@ -150,7 +150,7 @@ def _train_in_parallel(commands: dict[int, list[str]], jobs: int) -> dict[int, i
     killed by itself stops no other.
 
     Raises:
-        signals.Stopped: A signal to stop ended some of them.
+        signals.StopSignal: A signal to stop ended some of them.
     """
     waiting, running, statuses = list(commands.items()), dict[Any, _Child](), dict[int, int]()
     is_forwarded = False
@@ -171,13 +171,13 @@ def _train_in_parallel(commands: dict[int, list[str]], jobs: int) -> dict[int, i
             # A signal for the second time stops them at once. After another error they save.
             _send_signal(
                 running.values(),
-                error.exit_status - 128 if isinstance(error, signals.Stopped) else signal.SIGTERM,
+                error.exit_status - 128 if isinstance(error, signals.StopSignal) else signal.SIGTERM,
             )
             for child in running.values():
                 child.wait(is_stopped=True)
             raise
         if stop.signal_number and (waiting or any(status > 128 for status in statuses.values())):
-            raise signals.Stopped(stop.signal_number)
+            raise signals.StopSignal(stop.signal_number)
     return {seed: statuses[seed] for seed in commands}
 
 

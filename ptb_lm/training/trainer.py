@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from ptb_lm.common import cli, host
-from ptb_lm.common.signals import Interrupted, StopRequest
+from ptb_lm.common.signals import StopRequest, TrainingInterrupted
 from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Corpus, TokenArray
 from ptb_lm.model import parameters
@@ -90,7 +90,7 @@ class Trainer:
 
         Raises:
             DivergenceError: A loss or gradient is not finite; the last good state is on disk.
-            Interrupted: A signal asked to stop; the state is saved.
+            TrainingInterrupted: A signal asked to stop; the state is saved.
             UserError: There is not enough memory for a step; the newest state is on disk.
             OSError: A file cannot be written.
         """
@@ -152,7 +152,7 @@ class Trainer:
                     if should_save or signal_number:
                         self._save()
                     if signal_number:
-                        raise Interrupted(signal_number)
+                        raise TrainingInterrupted(signal_number)
                     start = time.perf_counter()  # bar and files are outside the clock
             if unread:
                 self._read(unread, start=start)
@@ -198,7 +198,7 @@ class Trainer:
                 valid = self._perplexity("valid")
             # What the average gains or, early on, costs.
             without_average = self._perplexity("valid") if self.averages.have_values(progress) else valid
-        except Interrupted:
+        except TrainingInterrupted:
             self._save()  # validation is done again, training is not
             raise
         self._validation_seconds = time.perf_counter() - start
@@ -277,7 +277,7 @@ class Trainer:
     def _check_stop(self) -> None:
         (signal_number,) = self.ranks.max_over_ranks([self.stop.signal_number or 0])
         if signal_number:
-            raise Interrupted(signal_number)
+            raise TrainingInterrupted(signal_number)
 
     def _zero_state(self) -> State:
         return self.backend.zero_state(self.rows.stop - self.rows.start)

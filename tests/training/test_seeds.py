@@ -363,7 +363,7 @@ def test_a_run_is_overwritten_when_its_successor_begins(
     flags = runs.arguments(data, folder, "--seeds", "1", "2", "--learning-rate", "0.5", "--overwrite")
 
     def stopped(_: list[str]) -> int:
-        raise signals.Stopped(signal.SIGTERM)
+        raise signals.StopSignal(signal.SIGTERM)
 
     def stopped_in_training(command: list[str]) -> int:
         begin(command)
