@@ -167,7 +167,10 @@ class Backend(Model):
 
     @abstractmethod
     def read(self, losses: Sequence[Loss]) -> list[StepMetrics]:
-        """Wait for the device and return the numbers behind some losses: the only synchronisation."""
+        """Wait for the device and return the numbers behind some losses: the only synchronisation.
+
+        An empty list waits, too.
+        """
 
     @abstractmethod
     def update_averages(self, weight: float) -> None:

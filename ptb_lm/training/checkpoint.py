@@ -32,7 +32,7 @@ class Checkpoints:
     """Saves and restores one run: its best weights, and its newest training state.
 
     Attributes:
-        next_at: Time when a save within an epoch is due, by time.perf_counter.
+        next_save_time: Time when a save within an epoch is due, in seconds of time.perf_counter.
 
     Args:
         directory: Files of the run; the folder exists.
@@ -56,14 +56,14 @@ class Checkpoints:
         self.directory, self.backend, self.averages = directory, backend, averages
         self.run, self.corpus, self.run_seconds = run, corpus, run_seconds
         self._best: Arrays | None = None  # the best weights, where they are not on disk yet
-        self._seconds = 0.0  # duration of the newest save
-        self._newest = time.perf_counter()  # when the newest save ended
-        self.next_at = self._newest + SAVE_SECONDS
+        self._save_seconds = 0.0  # duration of the newest save
+        self._last_save_time = time.perf_counter()  # when it ended
+        self.next_save_time = self._last_save_time + SAVE_SECONDS
 
     def is_due_after_epoch(self) -> bool:
         """Return whether the end of an epoch saves."""
-        age = time.perf_counter() - self._newest
-        return self._seconds <= max(CHEAP_SECONDS, SHARE_OF_SAVES * age)
+        age = time.perf_counter() - self._last_save_time
+        return self._save_seconds <= max(CHEAP_SECONDS, SHARE_OF_SAVES * age)
 
     def keep_best(self, progress: Progress) -> None:
         """Keep the weights as they are now; the next save writes them as the best ones."""
@@ -101,9 +101,9 @@ class Checkpoints:
         self.directory.write_state(
             SavedState(weights, training, progress, averages), corpus=self.corpus, run=self.run
         )
-        self._newest = time.perf_counter()
-        self.next_at = self._newest + SAVE_SECONDS
-        self._seconds = self._newest - start
+        self._last_save_time = time.perf_counter()
+        self.next_save_time = self._last_save_time + SAVE_SECONDS
+        self._save_seconds = self._last_save_time - start
 
     def restore(self) -> tuple[State, Progress]:
         """Load the newest state into the backend; return the carried state and the progress.
@@ -119,14 +119,14 @@ class Checkpoints:
             newest.progress,
             np.float64 if self.run.choice.precision == "fp64" else np.float32,
         )
-        kinds = (
+        weight_sets = (
             (newest.weights, newest.averages) if self.averages.have_values(progress) else (newest.weights,)
         )
         try:
-            for weights in kinds:
+            for weights in weight_sets:
                 parameters.check(weights, parameters.shapes(config, len(self.corpus.vocabulary)), dtype=dtype)
                 _check_finite(weights)
-            _check_carried(newest.training, config)
+            _check_carried_state(newest.training, config)
             self.backend.load_weights(newest.weights)
             self.averages.load(newest.averages, progress)
             state = self.backend.load_training_state(newest.training)
@@ -183,7 +183,7 @@ def _check_finite(arrays: Arrays) -> None:
             raise UserError(f"the tensor {name!r} has a number that is not finite")
 
 
-def _check_carried(training: Mapping[str, NDArray[Any]], config: Config) -> None:
+def _check_carried_state(training: Mapping[str, NDArray[Any]], config: Config) -> None:
     shape = (config.num_layers, config.batch_size, max(config.hidden_sizes))
     for name in cells.get(config.cell).state_names:
         if training[name].shape != shape:

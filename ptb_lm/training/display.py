@@ -21,7 +21,7 @@ from ptb_lm.training.evaluation import perplexity_from_nll
 from ptb_lm.training.metrics import JsonObject, Progress
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
-from ptb_lm.training.tensorboard import Scalars
+from ptb_lm.training.tensorboard import EventFile
 from ptb_lm.training.window_plan import WindowPlan
 
 LOG_SECONDS = 30.0  # between two lines of a log
@@ -158,14 +158,20 @@ class Display:
         config: Hyper-parameters of the run.
         plan: Windows of the run.
         log_seconds: Time between two lines of a log, which is printed if there is no terminal.
-        scalars: TensorBoard's file.
+        event_file: TensorBoard's file.
     """
 
     def __init__(
-        self, progress: Progress, config: Config, plan: WindowPlan, *, log_seconds: float, scalars: Scalars
+        self,
+        progress: Progress,
+        config: Config,
+        plan: WindowPlan,
+        *,
+        log_seconds: float,
+        event_file: EventFile,
     ) -> None:
         self.progress, self.config, self.plan = progress, config, plan
-        self.log_seconds, self.scalars = log_seconds, scalars
+        self.log_seconds, self.event_file = log_seconds, event_file
         self._logged = time.perf_counter()  # when the newest line was printed
 
     @contextlib.contextmanager
@@ -202,8 +208,8 @@ class Display:
         if step == self.steps or step - self._point.step >= self.steps / POINTS:
             epoch = self.progress.epoch
             tokens = self.plan.tokens(epoch, step) - self.plan.tokens(epoch, self._point.step)
-            values = metrics.point(self._point, self.progress, tokens=tokens, rate=self._rate())
-            self.scalars.add(values, step=self.plan.steps_before(epoch) + step)
+            values = metrics.step_scalars(self._point, self.progress, tokens=tokens, rate=self._rate())
+            self.event_file.add_scalars(values, step=self.plan.steps_before(epoch) + step)
             self._point = copy.copy(self.progress)
 
     def _facts(self) -> list[str]:

@@ -57,7 +57,7 @@ class Best(Struct):
 
 
 class Environment(Struct):
-    """Versions and facts of a machine; the known ones of many."""
+    """The keys of an environment whose types are checked; it may have others."""
 
     cores: PositiveCount | None = None
     commit: str | None = None
@@ -182,7 +182,7 @@ def read_result(path: Path) -> JsonObject:
     return dict(values)
 
 
-def point(before: Progress, now: Progress, *, tokens: int, rate: float) -> dict[str, float]:
+def step_scalars(before: Progress, now: Progress, *, tokens: int, rate: float) -> dict[str, float]:
     """Return TensorBoard's values of the steps between two moments of an epoch, by tag.
 
     Args:
@@ -264,7 +264,7 @@ def words_per_second(rows: Sequence[JsonObject]) -> float:
     return words / max(seconds, 1e-9)
 
 
-def result(
+def make_result(
     progress: Progress,
     *,
     test_perplexity: float,

@@ -30,7 +30,7 @@ _COUNT = itertools.count()  # of the event files of this process
 _NOTHING = TensorProto(dtype=DT_FLOAT, tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=0)]))
 
 
-class Scalars:
+class EventFile:
     """A TensorBoard event file.
 
     Args:
@@ -48,7 +48,7 @@ class Scalars:
             start = SessionLog(status=SessionLog.START)
             self._write(Event(wall_time=time.time(), step=purge_step, session_log=start))
 
-    def add(self, values: Mapping[str, float], step: int) -> None:
+    def add_scalars(self, values: Mapping[str, float], step: int) -> None:
         """Write scalars by tag, and flush them."""
         self._write_values([Summary.Value(tag=tag, simple_value=v) for tag, v in values.items()], step)
 

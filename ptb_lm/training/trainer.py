@@ -18,7 +18,7 @@ from ptb_lm.training.display import LOG_SECONDS, Display
 from ptb_lm.training.metrics import JsonObject, Progress
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
-from ptb_lm.training.tensorboard import Scalars
+from ptb_lm.training.tensorboard import EventFile
 from ptb_lm.training.window_plan import WindowPlan
 
 READ_SECONDS = 0.5  # how often the device is waited for: to move the bar, and to notice divergence
@@ -65,7 +65,8 @@ class Trainer:
         self.state: State = self._zero_state()
         self.plan = WindowPlan(corpus, self.config, seed=run.choice.seed)
         self.averages = Averages(backend, self.config, self.plan)
-        self._first_read: tuple[int, float] | None = None  # its tokens and seconds, which are not clocked
+        # (tokens, seconds) of this process's first step, which compiles and is left out of the clock.
+        self._first_read: tuple[int, float] | None = None
         self.log_seconds = log_seconds
         self._validation_seconds = 0.0  # duration of the newest validation; 0 before there was one
         self._trainer_start = time.perf_counter()
@@ -97,24 +98,26 @@ class Trainer:
         progress = self.progress
         steps_done = self._steps_done()
         is_resumed = len(progress.environments) > 1
-        scalars = Scalars(
+        event_file = EventFile(
             self.directory.path if self.ranks.is_first else None,
             purge_step=steps_done + 1 if is_resumed else None,
         )
-        display = Display(progress, self.config, self.plan, log_seconds=self.log_seconds, scalars=scalars)
-        with contextlib.closing(scalars):
+        display = Display(
+            progress, self.config, self.plan, log_seconds=self.log_seconds, event_file=event_file
+        )
+        with contextlib.closing(event_file):
             self._save()  # before any work: a folder that cannot be written is noticed now
             self.directory.write_metrics(progress.rows)
-            scalars.begin(self.run.to_json(), step=steps_done)
+            event_file.begin(self.run.to_json(), step=steps_done)
             all_BL = corpus.rows(self.corpus.splits["train"], self.config.batch_size)
             rows_BL = self.backend.to_device(all_BL[self.rows])
             while progress.epoch < self.config.epochs:
                 self._train_epoch(rows_BL, display)
                 row = self._finish_epoch()
-                scalars.add(metrics.scalars(row, metrics.EPOCH_SCALARS), step=self._steps_done())
+                event_file.add_scalars(metrics.scalars(row, metrics.EPOCH_SCALARS), step=self._steps_done())
             result = self._test()
-            scalars.add(metrics.scalars(result, metrics.RESULT_SCALARS), step=self._steps_done())
-            scalars.end(step=self._steps_done())
+            event_file.add_scalars(metrics.scalars(result, metrics.RESULT_SCALARS), step=self._steps_done())
+            event_file.end(step=self._steps_done())
             return result
 
     def _train_epoch(self, rows_BL: TokenArray, display: Display) -> None:
@@ -126,7 +129,7 @@ class Trainer:
                 f"validation has stalled: from epoch {progress.epoch + 1} on, the weights are averaged"
             )
         with display.epoch(validation_seconds=self._validation_seconds):
-            self.backend.read([])
+            self.backend.read([])  # waits for the device, so that the clock starts when it is idle
             start = time.perf_counter()
             windows = self.plan.windows(rows_BL, progress.epoch, start=progress.step)
             for step, (x_BT, y_BT) in enumerate(windows, start=progress.step):
@@ -136,15 +139,14 @@ class Trainer:
                 if averaging_start is not None:
                     self.averages.update_if_due(steps_before + step + 1 - averaging_start)
                 now = time.perf_counter()
-                requests: Sequence[int] = [
-                    now - start > READ_SECONDS or not self._first_read,
-                    self.stop.signal_number or 0,
-                    now > self.checkpoints.next_at,
-                ]
+                should_read: int = now - start > READ_SECONDS or not self._first_read
+                should_save: int = now > self.checkpoints.next_save_time
+                signal_number = self.stop.signal_number or 0
                 if self.ranks.size > 1:
                     # One clock may be ahead of the others, and one process alone may hear a signal.
-                    requests = self.ranks.max_over_ranks(requests, after_step=True)
-                should_read, signal_number, should_save = requests
+                    should_read, signal_number, should_save = self.ranks.max_over_ranks(
+                        [should_read, signal_number, should_save], after_step=True
+                    )
                 if should_read or signal_number:
                     self._read(unread, start=start)
                     display.update()
@@ -237,8 +239,10 @@ class Trainer:
         """Score the test split with the best weights, and with those of the last epoch, as the tutorial does.
 
         Nothing is saved any more: an interrupted test is done again from the state at the last epoch's end.
-        An epoch that was done again after a crash may have ended worse than the first time, whose weights are
-        kept: the best weights may then be of the last epoch's number and not of its end.
+
+        The number of the best epoch alone does not tell whether the best weights are the last ones. After a
+        crash the last epoch may have been trained a second time and have ended worse; the best weights are
+        then those of the first time. So the perplexities are compared, too.
         """
         progress = self.progress
         weights = self.directory.read_weights(self.run, self.corpus.vocabulary)
@@ -251,7 +255,7 @@ class Trainer:
                 )
         self.backend.load_weights(weights)
         test = evaluation.check_finite(self._perplexity("test"), "the test split")
-        return metrics.result(
+        return metrics.make_result(
             progress,
             test_perplexity=test,
             final_test_perplexity=test if final is None else final,

@@ -21,7 +21,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from ptb_lm import train
 from ptb_lm.training import tensorboard
-from ptb_lm.training.tensorboard import Scalars, as_record
+from ptb_lm.training.tensorboard import EventFile, as_record
 
 pytestmark = pytest.mark.slow
 
@@ -165,20 +165,23 @@ def test_purged_steps_are_gone_for_tensorboard(tmp_path: Path) -> None:
 
 
 def write_scalars(folder: Path, values: dict[int, float], purge_step: int | None) -> None:
-    scalars = Scalars(folder, purge_step=purge_step)
+    event_file = EventFile(folder, purge_step=purge_step)
     for step, value in values.items():
-        scalars.add({"x": value}, step)
-    scalars.close()
+        event_file.add_scalars({"x": value}, step)
+    event_file.close()
 
 
 def test_scalars_are_written_at_once_and_a_full_disk_is_told_of_the_file(tmp_path: Path) -> None:
     """When it is written, and when it is closed with what could not be written; before, it can be read."""
-    scalars = Scalars(tmp_path)
+    event_file = EventFile(tmp_path)
     (path,) = tmp_path.glob("events.out.tfevents*")
-    scalars.add({"x": 1.5}, 1)
+    event_file.add_scalars({"x": 1.5}, 1)
     assert [*EventFileLoader(str(path)).Load()][-1].step == 1
     with runs.disk_with_room_for(1000):
-        for act in (lambda: [scalars.add({"x": 1.0}, step) for step in range(100)], scalars.close):
+        for act in (
+            lambda: [event_file.add_scalars({"x": 1.0}, step) for step in range(100)],
+            event_file.close,
+        ):
             with pytest.raises(OSError, match="File too large") as caught:
                 act()
             assert caught.value.filename == str(path)
@@ -188,8 +191,8 @@ def test_a_file_that_is_there_is_not_written_and_without_a_folder_none_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    nowhere = Scalars(None)
-    nowhere.add({"x": 1.0}, 1)
+    nowhere = EventFile(None)
+    nowhere.add_scalars({"x": 1.0}, 1)
     nowhere.close()
     assert not [*tmp_path.iterdir()]
     monkeypatch.setattr(tensorboard, "_COUNT", itertools.repeat(0))
@@ -198,7 +201,7 @@ def test_a_file_that_is_there_is_not_written_and_without_a_folder_none_is(
     (path,) = tmp_path.iterdir()
     before = path.read_bytes()
     with pytest.raises(FileExistsError):  # of another machine of this name, or another container
-        Scalars(tmp_path)
+        EventFile(tmp_path)
     assert path.read_bytes() == before
 
 
@@ -210,10 +213,10 @@ def test_a_record_is_that_of_tensorboards_own_writer(data: bytes) -> None:
 
 
 def test_the_values_of_plugins_are_those_of_their_own_functions(tmp_path: Path) -> None:
-    scalars = Scalars(tmp_path)
-    scalars.begin({"a": 1, "b": {"c": "d"}}, step=0)
-    scalars.end(step=0)
-    scalars.close()
+    event_file = EventFile(tmp_path)
+    event_file.begin({"a": 1, "b": {"c": "d"}}, step=0)
+    event_file.end(step=0)
+    event_file.close()
     (path,) = tmp_path.glob("events.out.tfevents*")
     raw = [Event.FromString(record) for record in RawEventFileLoader(str(path)).Load()]
     (table, start), (end,) = (event.summary.value for event in raw[1:])
@@ -238,10 +241,10 @@ def test_tensorflow_is_not_imported(tmp_path: Path) -> None:
             "import sys",
             f"sys.path.insert(0, {str(tmp_path)!r})",
             "from pathlib import Path",
-            "from ptb_lm.training.tensorboard import Scalars",
-            f"scalars = Scalars(Path({str(tmp_path)!r}))",
-            "scalars.add({'x': 1.0}, 1)",
-            "scalars.close()",
+            "from ptb_lm.training.tensorboard import EventFile",
+            f"event_file = EventFile(Path({str(tmp_path)!r}))",
+            "event_file.add_scalars({'x': 1.0}, 1)",
+            "event_file.close()",
             "assert 'tensorflow' not in sys.modules",
             "assert 'tensorboard.compat.tensorflow_stub' not in sys.modules",
             "try:",
