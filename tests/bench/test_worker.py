@@ -275,7 +275,7 @@ def test_windows_go_on_where_the_last_block_stopped() -> None:
             export_weights=None,
             environment=None,
             device_memory=None,
-            place=lambda rows_BL: rows_BL,
+            to_device=lambda rows_BL: rows_BL,
             zero_state=lambda batch_size: 0,
             read=lambda losses: [StepMetrics(1.0, 1.0) for _ in losses],
         )
