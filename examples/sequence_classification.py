@@ -30,7 +30,7 @@ from ptb_lm.common import cli, files
 from ptb_lm.common.errors import DivergenceError, UserError, how_to_install
 from ptb_lm.model import frameworks, parameters
 from ptb_lm.model.choice import Choice
-from ptb_lm.training.tensorboard import Scalars
+from ptb_lm.training.tensorboard import EventFile
 
 try:
     from sklearn import metrics, model_selection
@@ -99,12 +99,12 @@ def train(chosen: argparse.Namespace) -> int:
 
     best_loss, best_epoch = math.inf, 0
     rng = np.random.default_rng(chosen.seed)
-    with contextlib.closing(Scalars(folder)) as scalars:
+    with contextlib.closing(EventFile(folder)) as event_file:
         for epoch in range(1, chosen.epochs + 1):
             losses = [model.train_step(batch) for batch in batches(training, rng)]
             row = {"train/loss": float(np.mean(model.read(losses)))}
             row |= {f"valid/{name}": value for name, value in measure(model, valid).items()}
-            scalars.add(row, epoch)
+            event_file.add_scalars(row, epoch)
             if epoch == 1:
                 print(f"computed by {model.engine}")  # which depends on the batches
             print(f"epoch {epoch}: " + ", ".join(f"{name} {value:.4f}" for name, value in row.items()))
