@@ -631,7 +631,7 @@ def test_a_text_that_is_gone_is_refused_with_its_run(refused_resume: Callable[..
     """A flag that names none is told as such."""
     run = run_flags.new_config({"data": "gone"})
     with pytest.raises(UserError, match=r"^there is no file or folder gone, the text of a/run; .* --data$"):
-        run_data.load_again(run, Vocabulary(("<eos>",)), whose="a/run")
+        run_data.load_again(run, Vocabulary(("<eos>",)), run_name="a/run")
     assert refused_resume("--data", "gone").startswith("--data gone: there is no such file or folder")
 
 

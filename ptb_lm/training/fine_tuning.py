@@ -102,7 +102,7 @@ class ParentRun:
 
     def _own_text(self) -> dict[str, Any]:
         """Return the flags that name this run's text, and hold out the same lines of it."""
-        data = run_data.place(self.run, str(self.directory.path))
+        data = run_data.locate_text(self.run, str(self.directory.path))
         held_out = HELD_OUT if self.run.preparation and Path(data).is_file() else ()
         own = {name: getattr(self.run.preparation, name) for name in held_out}
         return {"data": data, "text_column": self.run.text_column, **own}

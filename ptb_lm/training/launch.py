@@ -282,7 +282,7 @@ def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:
             run_config,
             vocabulary,
             moved_to=request.flag_values.get("data"),
-            whose=str(request.directory.path),
+            run_name=str(request.directory.path),
         )
     else:
         corpus = run_data.load_first(

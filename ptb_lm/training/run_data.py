@@ -1,4 +1,4 @@
-"""A run's text: its words, its place, its steps, and sentences about its preparation."""
+"""A run's text: where it is, its words, its digest, and sentences about its preparation."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -15,13 +15,13 @@ from ptb_lm.training.run_config import RunConfig, Source
 
 
 def with_source(run: RunConfig, data: Corpus) -> RunConfig:
-    """Return the configuration with the place and the digest of its text, unless its name says which it is.
+    """Return the configuration with the location and digest of its text, unless its name says which it is.
 
     The name ptb says so only if the text is Penn Treebank.
     """
-    where = place(run)
-    path = penn_treebank_folder() if where == PTB else Path(where)
-    name = str(path.absolute()) if is_path(where) or where == PTB else tables.absolute_name(where)
+    location = locate_text(run)
+    path = penn_treebank_folder() if location == PTB else Path(location)
+    name = str(path.absolute()) if is_path(location) or location == PTB else tables.absolute_name(location)
     if run.data == "synthetic" or (run.data == PTB and _is_penn_treebank(run, path, data)):
         return dataclasses.replace(run, source=None)
     return dataclasses.replace(run, source=Source(path=name, sha256=data.sha256))
@@ -29,19 +29,19 @@ def with_source(run: RunConfig, data: Corpus) -> RunConfig:
 
 def _is_penn_treebank(run: RunConfig, folder: Path, data: Corpus) -> bool:
     known = corpus.PENN_TREEBANK_SHA256
-    # The digest is of the vocabulary, too: with that of another run the text is read again, with its own.
+    # The digest covers the vocabulary, too: with another run's, the text is read again with its own.
     has_own_words = "train" not in data.unknown_counts
     return data.sha256 == known or (
         not has_own_words and corpus.load(folder, column=run.text_column).sha256 == known
     )
 
 
-def place(run: RunConfig, whose: str = "the run") -> str:
+def locate_text(run: RunConfig, run_name: str = "the run") -> str:
     """Return the absolute path of a run's text; or how --data named it, if there is none or it has moved.
 
     Args:
         run: Configuration of the run.
-        whose: What an error calls the run, such as its folder.
+        run_name: What an error calls the run, such as its folder.
 
     Raises:
         UserError: The run was imported, and no text is known to be its own; or the text is not there.
@@ -55,7 +55,7 @@ def place(run: RunConfig, whose: str = "the run") -> str:
         return source.path
     if is_path(run.data) and not Path(run.data).exists():
         raise UserError(
-            f"there is no file or folder {run.data}, the text of {whose}; name a text with --data"
+            f"there is no file or folder {run.data}, the text of {run_name}; name a text with --data"
         )
     return run.data
 
@@ -96,29 +96,29 @@ def load_first(run: RunConfig, vocabulary: Vocabulary | None, *, extend: bool) -
 
 
 def load_again(
-    run: RunConfig, vocabulary: Vocabulary, *, moved_to: str | None = None, whose: str = "the run"
+    run: RunConfig, vocabulary: Vocabulary, *, moved_to: str | None = None, run_name: str = "the run"
 ) -> Corpus:
     """Load the text of a run that has a vocabulary, prepared as it was then.
 
     Args:
         run: Configuration of the run.
         vocabulary: Words of the run.
-        moved_to: Place of the text now; None: the place where it was.
-        whose: What an error calls the run, such as its folder.
+        moved_to: Location of the text now; None: it is where it was.
+        run_name: What an error calls the run, such as its folder.
 
     Raises:
         UserError: The text is not there or cannot be read, or it has other words.
     """
-    where = place(run, whose) if moved_to is None else moved_to
-    # The words of the text itself tell whether it is the same text.
+    location = locate_text(run, run_name) if moved_to is None else moved_to
+    # If the run's words came from this text alone, building them again tells whether it is the same text.
     has_own_words = run.preparation is None and run.init_from is None and run.imported is None
     data = corpus.load(
-        where, run.preparation, column=run.text_column, vocabulary=None if has_own_words else vocabulary
+        location, run.preparation, column=run.text_column, vocabulary=None if has_own_words else vocabulary
     )
     if data.vocabulary.sha256 != vocabulary.sha256:
         raise UserError(
-            f"the vocabulary of the data {where} ({len(data.vocabulary):,} words) is not that of {whose}; "
-            "name its own text with --data"
+            f"the vocabulary of the data {location} ({len(data.vocabulary):,} words) is not that of "
+            f"{run_name}; name its own text with --data"
         )
     return data
 
