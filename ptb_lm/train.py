@@ -22,7 +22,8 @@ from ptb_lm.training import run_flags
 
 PROG = cli.command_name("train")
 AWD_PRESETS = ("awd", "modern")  # whose hyper-parameters the others do not use
-NEEDED = {"overwrite": "run_dir", "extend_vocabulary": "init_from", "jobs": "seeds"}  # flag -> another one
+# flag -> the flag without which it means nothing
+REQUIRED_FLAG = {"overwrite": "run_dir", "extend_vocabulary": "init_from", "jobs": "seeds"}
 # The hyper-parameters that --help describes.
 USUAL = (
     *("cell", "num_layers", "hidden_size", "tie_weights"),
@@ -51,8 +52,9 @@ def _train(argv: list[str], command_start: float) -> int:
 
     run_folders.refuse_demo(flag_values.get("resume"))
     should_start = processes.should_start(flag_values)
-    if processes.find_launcher()[1] == 1:  # of several processes, one alone tells it below
-        _check_needed(flag_values)
+    _, size = processes.find_launcher()
+    if size == 1:  # of several processes, `join` below lets one alone report it
+        _check_required(flag_values)
     if "seeds" in flag_values:
         from ptb_lm.training import seeds
 
@@ -60,22 +62,22 @@ def _train(argv: list[str], command_start: float) -> int:
     if should_start:
         return processes.start(flag_values, argv)
     with processes.join(flag_values) as ranks:
-        _check_needed(flag_values)
+        _check_required(flag_values)
         from ptb_lm.training import launch
 
         return launch.train(flag_values, shlex.join(argv), command_start=command_start, ranks=ranks)
 
 
-def _check_needed(flag_values: dict[str, Any]) -> None:
-    for name, other in NEEDED.items():
+def _check_required(flag_values: dict[str, Any]) -> None:
+    for name, other in REQUIRED_FLAG.items():
         if flag_values.get(name) and other not in flag_values:
             raise UserError(f"{flags.flag_name(name)} needs {flags.flag_name(other)}")
 
 
 def parse_flags(argv: Sequence[str]) -> dict[str, Any]:
-    """Return the flags that a command line gives, by name; `auto`, which a run takes without it, gives none.
+    """Return the flags that were given, by name. `auto` counts as not given.
 
-    A resumed run keeps what it took.
+    A new run then takes the fastest that was measured; a resumed run keeps what it has.
     """
     values = vars(_parser().parse_args(argv))
     autos = {name for name in fastest.AUTO_CHOICES if values[name] == frameworks.AUTO}
@@ -189,7 +191,7 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--model",
         choices=(frameworks.AUTO, *frameworks.MODELS),
-        type=_model,
+        type=_check_model_name,
         metavar="NAME",
         help=f"{fastest_or} {_one_of(frameworks.MODELS, '')}",
     )
@@ -222,7 +224,7 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _model(name: str) -> str:
+def _check_model_name(name: str) -> str:
     """Return the name of a model, unless it is what other programs give --model: a preset or a cell."""
     for what, flag, names in (("preset", "--config", PRESETS), ("cell", "--cell", CELLS)):
         if (ours := name.lower()) in names:

@@ -107,10 +107,12 @@ class Hyperparameter:
 
     def _problem(self, value: Any) -> str:
         """Return what is wrong with a value, or with one of several, for people; "" if nothing is."""
-        # bool is an int, too; and math.isfinite fails on an int beyond a float.
-        fits = isinstance(value, (int, self.kind) if self.kind is float else self.kind)
-        fits = fits and isinstance(value, bool) == (self.kind is bool) and value not in (math.inf, -math.inf)
-        if not fits or value != value or (self.choices and value not in self.choices):
+        # bool is an int, too.
+        is_of_kind = (isinstance(value, bool) == (self.kind is bool)) and isinstance(
+            value, int | float if self.kind is float else self.kind
+        )
+        is_finite = value == value and value not in (math.inf, -math.inf)  # math.isfinite fails on a huge int
+        if not (is_of_kind and is_finite) or (self.choices and value not in self.choices):
             names = f"one of {', '.join(self.choices)}" if self.choices else KINDS[self.kind]
             return f"must be {names}, not {value!r}"
         if self.kind in LARGEST and value > LARGEST[self.kind]:

@@ -21,9 +21,9 @@ DECAY = 3
 
 
 def interval(steps_per_epoch: int) -> int:
-    """Return the training steps between two updates.
+    """Return the number of training steps between two updates: AVERAGE_EVERY, or an epoch's if it has fewer.
 
-    They are fewer where epochs are short, so that each of the usual length has one.
+    So every epoch of the usual length has an update.
     """
     return min(AVERAGE_EVERY, steps_per_epoch)
 
@@ -91,11 +91,12 @@ class Averages:
         update, steps_since = divmod(steps, self.interval)
         if steps_since:
             return
-        if self.horizon:
-            by = weight(self.horizon, update=update, steps_per_epoch=self.plan.usual_steps)
-        else:
-            by = 1 / update
-        self.backend.update_averages(by)
+        update_weight = (
+            weight(self.horizon, update=update, steps_per_epoch=self.plan.usual_steps)
+            if self.horizon
+            else 1 / update
+        )
+        self.backend.update_averages(update_weight)
 
     def have_values(self, progress: Progress) -> bool:
         """Return whether there are averages: from the first update on."""

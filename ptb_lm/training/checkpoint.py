@@ -87,8 +87,11 @@ class Checkpoints:
         start = time.perf_counter()
         weights = self.backend.export_weights()
         if not all(np.isfinite(array).all() for array in weights.values()):
-            when = f"by epoch {progress.epoch + 1}, step {progress.step}"
-            raise divergence_error(self.directory, self.run.hyperparameters, when)
+            raise divergence_error(
+                self.directory,
+                self.run.hyperparameters,
+                f"by epoch {progress.epoch + 1}, step {progress.step}",
+            )
         training = self.backend.export_training_state(state)
         averages = self.averages.export(progress)
         if self._best is not None:

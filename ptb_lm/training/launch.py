@@ -191,8 +191,8 @@ def run(
     """
     run_config, directory, ranks = request.run, request.directory, request.directory.ranks
     if request.config_on_disk is None and "run_dir" not in request.flag_values:
-        path = directory.path
-        directory = RunDirectory(ranks.run_on_first(lambda: run_folders.create_folder(path)), ranks)
+        path = ranks.run_on_first(lambda: run_folders.create_folder(request.directory.path))
+        directory = RunDirectory(path, ranks)
     with directory.lock(), StopRequest(is_one_of_several=ranks.size > 1) as stop:
         _check_unchanged(request, directory)
         trainer = Trainer(

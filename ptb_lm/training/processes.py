@@ -109,14 +109,14 @@ def _batch_size(flag_values: dict[str, Any]) -> int:
 
 @contextlib.contextmanager
 def join(flag_values: Mapping[str, Any]) -> Iterator[Ranks]:
-    """Yield the processes of this training, once all of them are there; one alone reports an error of all.
+    """Yield the ranks of this training, once all have joined. If all fail alike, one alone reports it.
 
     Args:
         flag_values: The flags that were given, by name.
 
     Raises:
-        UserError: They did not find each other, or they are not as many as was said; or there is one device
-            alone, and what is sent between devices is to be rounded.
+        UserError: They did not find each other, or their number is not the launcher's; or --reduce-precision
+            is given for one device.
         LostRankError: One of them ended.
     """
     reduce_precision = flag_values.get("reduce_precision", REDUCE_PRECISIONS[0])
@@ -182,17 +182,17 @@ def how_to_continue(path: Path, flag_values: Mapping[str, Any], ranks: Ranks, ch
     return f"continue with{launcher}: {cli.command_name('train')} {shlex.join(command)}"
 
 
-def store_continuation(again: str, ranks: Ranks) -> None:
+def store_continuation(continuation: str, ranks: Ranks) -> None:
     """Store how to continue for the launcher of --devices, which prints it if no process is left that can.
 
     Args:
-        again: The clause.
+        continuation: The clause that says how to continue, by `how_to_continue`.
         ranks: The processes.
     """
     file = os.environ.get(CONTINUATION)
     if file and ranks.is_first and ranks.size > 1:
         with contextlib.suppress(OSError):  # of a full disk; the run needs no such file
-            Path(file).write_bytes(os.fsencode(again))  # its path may be no text
+            Path(file).write_bytes(os.fsencode(continuation))  # its path may be no text
 
 
 @contextlib.contextmanager

@@ -197,7 +197,7 @@ class RunDirectory:
         return metrics.read_result(self.result_path) if self.result_path.exists() else None
 
     def read_end(self, epochs: int) -> JsonObject:
-        """Read result.json, if it is of the run as it is.
+        """Read result.json, unless the run has done more epochs since.
 
         Args:
             epochs: Number of epochs in metrics.jsonl.

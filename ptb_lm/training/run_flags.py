@@ -34,7 +34,7 @@ AVERAGES = ("average_epochs", "average_after_stall")  # of which a run has one
 BETWEEN_LAYERS = "between_keep_prob"  # without effect in a single layer
 PLACES_OF_DROPOUT = ("input_keep_prob", BETWEEN_LAYERS, "output_keep_prob")
 # (flags, field, test): the flags change nothing where the test is true of the field's value.
-IDLE: Sequence[tuple[Sequence[str], str, Callable[[Any], bool]]] = (
+WITHOUT_EFFECT: Sequence[tuple[Sequence[str], str, Callable[[Any], bool]]] = (
     (("mogrifier_rounds", "mogrifier_rank"), "cell", lambda cell: cell != "mogrifier_lstm"),
     (("mogrifier_rank",), "mogrifier_rounds", lambda rounds: rounds == 0),
     (("decay_after", "lr_decay"), "schedule", lambda schedule: schedule != "exponential"),
@@ -101,8 +101,8 @@ def with_flags(config: Config, flag_values: Mapping[str, Any]) -> Config:
 def check_effects(config: Config, flag_values: Mapping[str, Any]) -> None:
     """Check that each given hyper-parameter has an effect in a configuration.
 
-    What only a run's few epochs leave idle is taken, such as an average that begins later: quick trials of a
-    long run give such flags.
+    A value that has no effect only because the run is short is accepted, such as an average that would begin
+    later: people try the flags of a long run for a few epochs.
 
     Raises:
         UserError: One has none.
@@ -112,7 +112,7 @@ def check_effects(config: Config, flag_values: Mapping[str, Any]) -> None:
         raise UserError(f"--keep-prob would change nothing with {flag_list(places)}")
     if BETWEEN_LAYERS in flag_values and BETWEEN_LAYERS not in places:
         raise UserError(f"{flag_name(BETWEEN_LAYERS)} would change nothing in a single layer")
-    for names, field, is_idle in IDLE:
+    for names, field, is_idle in WITHOUT_EFFECT:
         idle, value = [name for name in names if name in flag_values], getattr(config, field)
         if idle and is_idle(value):
             raise UserError(f"{flag_list(idle)} would change nothing with {flag_name(field)} {value}")

@@ -92,6 +92,5 @@ def refuse_existing(path: Path, *, overwrite: bool, init_from: Path | None = Non
         ):
             raise UserError(f"--overwrite would remove the weights of {path}, which the new run starts from")
     else:
-        again = shlex.join(["--resume", str(path)])
-        going_on = "" if there.imported else f"continue it with {again}, or "
+        going_on = "" if there.imported else f"continue it with {shlex.join(['--resume', str(path)])}, or "
         raise UserError(f"the run directory {path} exists; {going_on}replace it with --overwrite")

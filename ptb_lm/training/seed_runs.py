@@ -62,7 +62,6 @@ def remaining_commands(
             whose run would be replaced; or the text cannot be read.
     """
     overwrite = bool(flag_values.get("overwrite"))
-    parent_weights = parent.directory.weights_path if parent else None
     existing = [seed for seed, directory in runs.items() if _has_trained(directory) and not overwrite]
     if existing:
         config = _with_origins(config, parent, extend=bool(flag_values.get("extend_vocabulary")))
@@ -72,7 +71,11 @@ def remaining_commands(
         if seed in existing:
             command = _resume_command(directory, seed, config, flags)
         else:
-            run_folders.refuse_existing(directory.path, overwrite=overwrite, init_from=parent_weights)
+            run_folders.refuse_existing(
+                directory.path,
+                overwrite=overwrite,
+                init_from=parent.directory.weights_path if parent else None,
+            )
             if directory.state_path.parent.is_dir():
                 with directory.lock():  # another process in it is told of before the first seed trains
                     pass

@@ -220,8 +220,7 @@ class Trainer:
         perplexities = (row["train_perplexity"], valid, without_average)
         if not all(map(math.isfinite, perplexities)):
             what = [] if any(map(math.isnan, perplexities)) else ["a perplexity overflowed"]
-            when = f"at the end of epoch {row['epoch']}"
-            raise divergence_error(self.directory, self.config, when, *what)
+            raise divergence_error(self.directory, self.config, f"at the end of epoch {row['epoch']}", *what)
         if valid < progress.best_perplexity:
             progress.best_perplexity, progress.best_epoch = valid, row["epoch"]
             self.checkpoints.keep_best(progress)
