@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.cells import CELLS, LSTM, get
-from ptb_lm.model.hyperparameter import LARGEST, hyperparameters
-from ptb_lm.model.hyperparameter import hyperparameter as setting
+from ptb_lm.model.hyperparameter import LARGEST, hyperparameter, hyperparameters
 
 if TYPE_CHECKING:  # --help wants no NumPy
     from ptb_lm.model.cells.cell import Cell
 
 # The bounds of a keep probability: 0 would keep nothing.
-_SHARE: dict[str, Any] = {"above": 0, "maximum": 1}
-# Of one in some place, where 0 stands for another hyper-parameter's value.
-_SHARE_OR_NONE: dict[str, Any] = {"minimum": 0, "maximum": 1, "resumable": True, "optional": True}
+_KEEP_PROB: dict[str, Any] = {"above": 0, "maximum": 1}
+# Those of the keep probability of one kind of units, where 0 stands for --keep-prob's.
+_PLACE_KEEP_PROB: dict[str, Any] = {"minimum": 0, "maximum": 1, "resumable": True, "optional": True}
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("exponential", "one-cycle", "cosine")
@@ -38,38 +37,40 @@ class Config:
         UserError: A value is impossible.
     """
 
-    cell: str = setting(LSTM, "the recurrent cell of every layer", choices=CELLS.keys(), structural=True)
-    num_layers: int = setting(2, "recurrent layers", minimum=1, maximum=1000, structural=True)
-    hidden_size: int = setting(200, "units of every layer", minimum=1, structural=True)
+    cell: str = hyperparameter(
+        LSTM, "the recurrent cell of every layer", choices=CELLS.keys(), structural=True
+    )
+    num_layers: int = hyperparameter(2, "recurrent layers", minimum=1, maximum=1000, structural=True)
+    hidden_size: int = hyperparameter(200, "units of every layer", minimum=1, structural=True)
     # Merity et al., 2018: the top layer of AWD-LSTM is as wide as the embedding that it is tied to.
-    layer_sizes: tuple[int, ...] = setting(
+    layer_sizes: tuple[int, ...] = hyperparameter(
         (),
         "units of each layer, from the bottom to the top, instead of --hidden-size",
         minimum=1,
         optional=True,
         structural=True,
     )
-    embedding_size: int = setting(
+    embedding_size: int = hyperparameter(
         0, "width of the embedding; 0: same as the top layer", minimum=0, structural=True
     )
-    num_steps: int = setting(20, "time steps that the gradient flows back through", minimum=1)
+    num_steps: int = hyperparameter(20, "time steps that the gradient flows back through", minimum=1)
     # Merity et al., 2018, section 4.1 (salesforce/awd-lstm-lm, main.py).
-    vary_num_steps: bool = setting(
+    vary_num_steps: bool = hyperparameter(
         False,
         "draw the length of each window around --num-steps (in 5 of 100 windows around half of it)",
         optional=True,
     )
-    batch_size: int = setting(20, "rows that the training text is cut into", minimum=1)
-    epochs: int = setting(
+    batch_size: int = hyperparameter(20, "rows that the training text is cut into", minimum=1)
+    epochs: int = hyperparameter(
         13, "passes over the training text (the tutorial's max_max_epoch)", minimum=1, resumable=True
     )
-    decay_after: int = setting(
+    decay_after: int = hyperparameter(
         4, "epochs at the initial learning rate (the tutorial's max_epoch)", minimum=0, resumable=True
     )
-    lr_decay: float = setting(
+    lr_decay: float = hyperparameter(
         0.5, "factor of the learning rate per epoch after --decay-after", above=0, resumable=True
     )
-    learning_rate: float = setting(
+    learning_rate: float = hyperparameter(
         1.0,
         "(largest) learning rate, for a loss summed over time and averaged over rows",
         above=0,
@@ -77,7 +78,7 @@ class Config:
     )
     # One-cycle: Smith, "A disciplined approach to neural network hyper-parameters", 2018. Cosine: Loshchilov
     # and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017, without restarts.
-    schedule: str = setting(
+    schedule: str = hyperparameter(
         "exponential",
         "course of the learning rate: exponential (by --decay-after and --lr-decay), one-cycle or cosine "
         "(which end with the last epoch)",
@@ -85,62 +86,64 @@ class Config:
         optional=True,
     )
     # Adam: Kingma and Ba, 2015.
-    optimizer: str = setting("sgd", "sgd, or adam", choices=OPTIMIZERS, optional=True)
-    max_grad_norm: float = setting(
+    optimizer: str = hyperparameter("sgd", "sgd, or adam", choices=OPTIMIZERS, optional=True)
+    max_grad_norm: float = hyperparameter(
         5.0, "upper bound on the global norm of the gradient", above=0, resumable=True
     )
-    keep_prob: float = setting(
-        1.0, "probability that dropout keeps a unit; 1: no dropout", resumable=True, **_SHARE
+    keep_prob: float = hyperparameter(
+        1.0, "probability that dropout keeps a unit; 1: no dropout", resumable=True, **_KEEP_PROB
     )
     # Three places, as in Merity et al., 2018 (dropouti, dropouth and dropout of its code).
-    input_keep_prob: float = setting(
-        0.0, "keep probability of the bottom layer's input; 0: as --keep-prob", **_SHARE_OR_NONE
+    input_keep_prob: float = hyperparameter(
+        0.0, "keep probability of the bottom layer's input; 0: as --keep-prob", **_PLACE_KEEP_PROB
     )
-    between_keep_prob: float = setting(
-        0.0, "keep probability between the layers; 0: as --keep-prob", **_SHARE_OR_NONE
+    between_keep_prob: float = hyperparameter(
+        0.0, "keep probability between the layers; 0: as --keep-prob", **_PLACE_KEEP_PROB
     )
-    output_keep_prob: float = setting(
-        0.0, "keep probability of the top layer's output; 0: as --keep-prob", **_SHARE_OR_NONE
+    output_keep_prob: float = hyperparameter(
+        0.0, "keep probability of the top layer's output; 0: as --keep-prob", **_PLACE_KEEP_PROB
     )
-    init_scale: float = setting(0.1, "initial weights are uniform in [-init_scale, init_scale]", minimum=0)
+    init_scale: float = hyperparameter(
+        0.1, "initial weights are uniform in [-init_scale, init_scale]", minimum=0
+    )
     # As torch.nn.LSTM begins with 1, and so does AWD-LSTM.
-    layer_init_scale: float = setting(
+    layer_init_scale: float = hyperparameter(
         0.0,
         "initial weights of a layer are uniform in [-X, X] / sqrt(its units); 0: as --init-scale",
         minimum=0,
         optional=True,
     )
     # Press and Wolf, "Using the Output Embedding to Improve Language Models", 2017; Inan et al., 2017.
-    tie_weights: bool = setting(
+    tie_weights: bool = hyperparameter(
         False, "use the embedding, transposed, as the softmax's kernel", structural=True
     )
     # This and the next: Gal and Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent
     # Neural Networks", 2016.
-    variational: bool = setting(
+    variational: bool = hyperparameter(
         False,
         "use one dropout mask for all time steps of a window, not one per step",
         resumable=True,
     )
-    embedding_keep_prob: float = setting(
+    embedding_keep_prob: float = hyperparameter(
         1.0,
         "probability that dropout keeps a word's embedding in a window",
         resumable=True,
-        **_SHARE,
+        **_KEEP_PROB,
     )
     # Merity et al., "Regularizing and Optimizing LSTM Language Models", 2018: the weight drop of AWD-LSTM.
-    recurrent_keep_prob: float = setting(
+    recurrent_keep_prob: float = hyperparameter(
         1.0,
         "probability that dropout keeps a recurrent weight in a window",
         resumable=True,
-        **_SHARE,
+        **_KEEP_PROB,
     )
-    average_epochs: float = setting(
+    average_epochs: float = hyperparameter(
         0.0,
         "score and keep a moving average of the weights over this many epochs; 0: no average",
         minimum=0,
     )
     # NT-ASGD of Merity et al., 2018: averaged SGD, triggered by a criterion that need not be monotone.
-    average_after_stall: int = setting(
+    average_after_stall: int = hyperparameter(
         0,
         "score and keep the mean of the weights from the first epoch on that is worse than the best of those "
         "more than N epochs earlier; 0: never",
@@ -148,21 +151,21 @@ class Config:
         optional=True,
     )
     # Merity et al., "Revisiting Activation Regularization for Language RNNs", 2017: AR and TAR.
-    activation_penalty: float = setting(
+    activation_penalty: float = hyperparameter(
         0.0,
         "factor of the mean square of the top output, added to the mean loss of a word",
         minimum=0,
         resumable=True,
         optional=True,
     )
-    slowness_penalty: float = setting(
+    slowness_penalty: float = hyperparameter(
         0.0,
         "factor of the mean square of the top output's change per step, added to the mean loss of a word",
         minimum=0,
         resumable=True,
         optional=True,
     )
-    weight_decay: float = setting(
+    weight_decay: float = hyperparameter(
         0.0,
         "factor of half the sum of all squared weights, added to the mean loss of a word; it is not clipped",
         minimum=0,
@@ -170,7 +173,7 @@ class Config:
         optional=True,
     )
     # Melis et al., "Mogrifier LSTM", 2020.
-    mogrifier_rounds: int = setting(
+    mogrifier_rounds: int = hyperparameter(
         5,
         "times that input and state gate each other, in mogrifier_lstm",
         minimum=0,
@@ -178,7 +181,7 @@ class Config:
         optional=True,
         structural=True,
     )
-    mogrifier_rank: int = setting(
+    mogrifier_rank: int = hyperparameter(
         0, "rank of the gates' kernels, in mogrifier_lstm; 0: full", minimum=0, optional=True, structural=True
     )
 
@@ -219,8 +222,8 @@ class Config:
         return self.layer_sizes or (self.hidden_size,) * self.num_layers
 
     @property
-    def given_sizes(self) -> dict[str, Any]:
-        """The values of the flags of widths that describe these layers and their embedding, by field."""
+    def equivalent_sizes(self) -> dict[str, Any]:
+        """The values by which each of the flags of widths may describe this model, by field."""
         return {
             "hidden_size": self.layer_sizes or self.hidden_size,
             "layer_sizes": self.hidden_sizes,

@@ -154,7 +154,7 @@ def _explain(
     *others, last = dict.fromkeys(workload for _, workload in rule.evidence)
     workloads = f"{', '.join(others)} and {last}" if others else last
     units, beyond = max(config.hidden_sizes), list[str]()
-    if units > rule.widest:
+    if units > rule.widest_measured:
         beyond.append(f"{units:,} units")
     if machine.device == "cpu" and machine.cores > MEASURED_CORES:
         beyond.append(f"{machine.cores} cores")

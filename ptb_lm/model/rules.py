@@ -48,31 +48,31 @@ class Rule:
         device: "cpu" or "cuda".
         model: Model that is taken.
         precision: Precision that is taken.
-        needs: Features that the machine must have.
+        required_features: Features that the machine must have.
         cell: Name of the cell.
         widths: Smallest and largest width of the widest layer.
-        widest: Largest width that was measured.
-        batch: Largest number of rows.
+        widest_measured: Largest width that was measured.
+        max_batch: Largest number of rows.
         executions: Executions that were measured, with those that mean the same.
-        processes: Largest number of processes and devices.
+        max_processes: Largest number of processes and devices.
         variant: Name of the benchmark's variant that was measured.
         evidence: (file in results/bench, workload) of each measurement; there no variant that the rule could
             have taken instead is faster, by its 95 % interval.
-        runs: Runs in results/runs.csv by the precision that is taken, if it rounds. For each there is one in
-            float32 with the same hyper-parameters, whose perplexity is not lower than chance explains.
+        runs: Names of runs in results/runs.csv in this precision, if it rounds. Each has a counterpart in
+            float32 with the same hyper-parameters, whose perplexity is lower by no more than chance explains.
     """
 
     framework: str = "torch"
     device: str = "cpu"
     model: str
     precision: str = SAFE_PRECISION
-    needs: frozenset[str] = frozenset()
+    required_features: frozenset[str] = frozenset()
     cell: str = cells.LSTM
     widths: tuple[int, int] = (200, 1 << 30)
-    widest: int = 1500
-    batch: int = 1 << 30
+    widest_measured: int = 1500
+    max_batch: int = 1 << 30
     executions: tuple[str, ...] = ("auto", "eager")
-    processes: int = 1 << 30
+    max_processes: int = 1 << 30
     variant: str
     evidence: tuple[tuple[str, str], ...]
     runs: tuple[str, ...] = ()
@@ -95,10 +95,10 @@ class Rule:
             and all(getattr(self, name) == getattr(choice, name) for name in fixed)
             and choice.execution in self.executions
             and choice.unroll == choice.framework_row.unrolls[0]
-            and self.needs <= machine.features
+            and self.required_features <= machine.features
             and smallest <= max(config.hidden_sizes) <= largest
-            and config.batch_size <= self.batch
-            and processes <= self.processes
+            and config.batch_size <= self.max_batch
+            and processes <= self.max_processes
         )
 
 
@@ -123,8 +123,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         model="block_fused",
         precision="bf16",
-        needs=frozenset({BFLOAT16, KERNELS}),
-        widest=650,
+        required_features=frozenset({BFLOAT16, KERNELS}),
+        widest_measured=650,
         variant="torch/block_fused@bf16",
         evidence=_IN_BFLOAT16,
         runs=_RUNS_IN_BFLOAT16,
@@ -132,8 +132,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         model="cudnn",
         precision="bf16",
-        needs=frozenset({BFLOAT16, KERNELS}),
-        widest=650,
+        required_features=frozenset({BFLOAT16, KERNELS}),
+        widest_measured=650,
         variant="torch/cudnn@bf16",
         evidence=_IN_BFLOAT16,
         runs=_RUNS_IN_BFLOAT16,  # of block_fused, which rounds the same numbers
@@ -142,15 +142,15 @@ RULES: tuple[Rule, ...] = (
     # With more cores or processes both compute the same products, and both wait for others as often.
     Rule(
         model="block_fused",
-        needs=frozenset({KERNELS}),
+        required_features=frozenset({KERNELS}),
         variant="torch/block_fused",
         evidence=(*_IN_FLOAT32, *_IN_BFLOAT16),
     ),
     Rule(
         model="cudnn",
         cell="gru",
-        needs=frozenset({KERNELS}),
-        widest=200,
+        required_features=frozenset({KERNELS}),
+        widest_measured=200,
         variant="torch/cudnn",
         evidence=(("cells-cpu", "small-gru"), ("cells-xeon-cpu", "small-gru")),
     ),
@@ -158,8 +158,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         model="block_fused",
         cell="mogrifier_lstm",
-        needs=frozenset({KERNELS}),
-        widest=650,
+        required_features=frozenset({KERNELS}),
+        widest_measured=650,
         variant="torch/block_fused",
         evidence=tuple(("mogrifier-cpu", f"medium-mogrifier_lstm{rank}") for rank in ("", "-rank-84")),
     ),
@@ -168,12 +168,12 @@ RULES: tuple[Rule, ...] = (
         device="cuda",
         model="persistent",
         precision="fp16",
-        needs=frozenset({HOPPER}),
+        required_features=frozenset({HOPPER}),
         widths=(650, 1024),
-        widest=650,
-        batch=128,
+        widest_measured=650,
+        max_batch=128,
         executions=("auto", "graph"),
-        processes=1,
+        max_processes=1,
         variant="torch/persistent/graph@fp16",
         evidence=(("peak-cuda", "medium"), ("peak-h200-cuda", "medium")),
         runs=tuple(f"medium-30-epochs-seed-{seed}-persistent-fp16-cuda" for seed in (2, 3)),

@@ -184,7 +184,7 @@ def contradictions(run: RunConfig, flag_values: Mapping[str, Any]) -> dict[str, 
     Both are as a person types them; the value of a switch is its flag. Where several values describe the same
     layers, or the same embedding, each may be given. An embedding size of 0 stands for the top layer's width.
     """
-    values, meant = {**run.settings, **run.hyperparameters.given_sizes}, dict(flag_values)
+    values, meant = {**run.settings, **run.hyperparameters.equivalent_sizes}, dict(flag_values)
     if flag_values.get("embedding_size") == 0:
         meant["embedding_size"] = run.hyperparameters.hidden_sizes[-1]  # what 0 stands for
     found = {}

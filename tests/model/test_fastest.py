@@ -340,7 +340,7 @@ def _sizes(workload: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.variant)
 def test_a_rule_says_how_wide_the_widest_layer_was_and_on_how_many_cores(rule: Rule) -> None:
-    assert max(_sizes(workload)["hidden_size"] for _, workload in rule.evidence) == rule.widest
+    assert max(_sizes(workload)["hidden_size"] for _, workload in rule.evidence) == rule.widest_measured
     blocks = [row for where in rule.evidence for row in _result(_read(*where), rule.variant).blocks]
     assert rule.device == "cuda" or {row.environment["cores"] for row in blocks} == {MEASURED_CORES}
     assert {row.environment.get("processes", 1) for row in blocks} == {1}
@@ -370,7 +370,7 @@ def test_a_rule_names_what_it_takes(rule: Rule) -> None:
     """The variant that was measured is of its framework, model and precision, and could be chosen."""
     assert rule.variant.startswith(f"{rule.framework}/{rule.model}")
     assert (declared_precision(rule.variant) or "fp32") == rule.precision
-    assert rule.needs <= set(FEATURES)
+    assert rule.required_features <= set(FEATURES)
     for execution in rule.executions:
         Choice.create(
             framework=rule.framework, model=rule.model, execution=execution, precision=rule.precision

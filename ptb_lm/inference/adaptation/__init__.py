@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 
 from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
-from ptb_lm.model.hyperparameter import Hyperparameter, hyperparameters
-from ptb_lm.model.hyperparameter import hyperparameter as setting
+from ptb_lm.model.hyperparameter import Hyperparameter, hyperparameter, hyperparameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,20 +35,20 @@ class DynamicEvaluation:
     """
 
     kind: ClassVar[str] = "dynamic"
-    rule: str = setting(
+    rule: str = hyperparameter(
         "sgd",
         "sgd: gradient steps; rms: each divided by the size of a weight's gradients in training",
         choices=("sgd", "rms"),
     )
-    segment: int = setting(10, "words between two steps", minimum=1)
-    rate: float = setting(0.05, "size of a step, for the loss summed over the segment", minimum=0)
-    decay: float = setting(
+    segment: int = hyperparameter(10, "words between two steps", minimum=1)
+    rate: float = hyperparameter(0.05, "size of a step, for the loss summed over the segment", minimum=0)
+    decay: float = hyperparameter(
         0.005,
         "how far each step goes back to the trained weights: 0 not at all, 1 all the way",
         minimum=0,
         maximum=1,
     )
-    damping: float = setting(
+    damping: float = hyperparameter(
         1.0, "for --dynamic-rule rms: the larger it is, the more alike are the steps of all weights", above=0
     )
 
@@ -75,9 +74,11 @@ class NeuralCache:
 
     kind: ClassVar[str] = "cache"
     # Best for medium on Penn Treebank (results/tables.md).
-    words: int = setting(500, "words that the cache holds", minimum=1)
-    theta: float = setting(0.6, "how much more a similar hidden state counts than a different one", minimum=0)
-    weight: float = setting(0.1, "share of the cache in a word's probability", minimum=0, maximum=1)
+    words: int = hyperparameter(500, "words that the cache holds", minimum=1)
+    theta: float = hyperparameter(
+        0.6, "how much more a similar hidden state counts than a different one", minimum=0
+    )
+    weight: float = hyperparameter(0.1, "share of the cache in a word's probability", minimum=0, maximum=1)
 
     def __post_init__(self) -> None:
         _check(self)
