@@ -80,7 +80,7 @@ PRESETS: dict[str, Config] = {
     "demo": SMALL.replace(num_layers=1, hidden_size=128, epochs=4, decay_after=1, max_grad_norm=2.0),
     # AWD-LSTM, as it was published for Penn Treebank (Merity et al., 2018; salesforce/awd-lstm-lm, README and
     # main.py). Its loss is the mean over the steps of a window, and ours is their sum. So its rate of 30 is
-    # divided by 70 here, and its bound of 0.25 multiplied. Five things differ: a second training follows
+    # divided by 70 here, and its bound of 0.25 multiplied. Five things differ: fine-tuning follows
     # (finetune.py), which takes its test perplexity from 58.8 to 56.5; its layers have two biases each, which
     # begin with random numbers; its softmax's bias begins with zero; it validates in 10 rows; and torch's
     # ASGD, by which it averages, takes the rate of the window before.

@@ -23,7 +23,7 @@ class Fault(NamedTuple):
 
     description: str
     promise: str  # the outcome that it should have
-    before: str  # the outcomes at commit 7c1d749, before anything was mended
+    before: str  # the outcomes at commit 7c1d749, before anything was fixed
     frameworks: tuple[str, ...] = ("torch", "tensorflow")  # that it is tried with
 
 

@@ -173,7 +173,7 @@ def test_block_operations_equal_elementary_ones(layer: Callable[..., tuple[Any, 
 
 
 def test_the_gradient_that_tensorflow_registers_for_block_lstm_v2_is_wrong() -> None:
-    """When this fails, TensorFlow has mended it, and block_ops may use the registered one."""
+    """When this fails, TensorFlow has fixed it, and block_ops may use the registered one."""
 
     def run_registered(x_TBI: Any, h_BH: Any, c_BH: Any, weight: Any, bias: Any) -> tuple[Any, Any]:
         after = tf.raw_ops.BlockLSTMV2(

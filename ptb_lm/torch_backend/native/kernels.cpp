@@ -156,7 +156,7 @@ inline void product(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb, i
 }
 #else
 // Without AVX-512 oneDNN's product is slower. Here the sums of a tile of ROWS rows and two vectors stay in
-// registers, of which AVX2 has 16, and a stretch of B stays in the first cache for all rows.
+// registers, of which AVX2 has 16, and a stretch of B stays in the L1 cache for all rows.
 constexpr int64_t ROWS = 6, STRETCH = 128;
 
 template <int64_t COUNT>
@@ -166,7 +166,7 @@ void tile(int64_t K, int64_t lda, int64_t ldb, int64_t ldc, bool add, const floa
     for (int64_t half = 0; half < 2; ++half)
       sums[row][half] = add ? load(C + row * ldc + half * LANES) : Floats{};
   for (int64_t k = 0; k < K; ++k) {
-    // The next stretch may lie in the third cache. Its address is no pointer: it may be beyond the end of B.
+    // The next stretch may lie in the L3 cache. Its address is no pointer: it may be beyond the end of B.
     __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(B) + (k + STRETCH) * ldb * 4));
     const Floats left = load(B + k * ldb), right = load(B + k * ldb + LANES);
     for (int64_t row = 0; row < COUNT; ++row) {
