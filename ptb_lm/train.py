@@ -107,7 +107,8 @@ def _described_parser() -> cli.Parser:
     _add_run(parser.add_argument_group("run"))
     _add_speed(
         parser.add_argument_group(
-            "speed (hyper-parameters stay; --precision changes the rounding, --devices the dropout masks)"
+            "speed",
+            "Hyper-parameters stay; --precision changes the rounding, and --devices the dropout masks.",
         )
     )
     return parser
