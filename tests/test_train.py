@@ -100,7 +100,7 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
         (["--epochs", "1.5"], "--epochs: "),
         (["--hidden-size", "many"], "--hidden-size: "),
         (["--lr-decay", "half"], "--lr-decay: "),
-        (["--tie-weights", "--embedding-size", "5"], "5 is not 6"),
+        (["--tie-weights", "--embedding-size", "5"], "--embedding-size 6, not 5"),
         (["--mogrifier-rounds", "3"], "--mogrifier-rounds would change nothing with --cell lstm"),
         (["--cell", "gru", "--mogrifier-rank", "3"], "--mogrifier-rank would change nothing with --cell gru"),
         (
@@ -585,7 +585,7 @@ def test_a_run_cannot_end_before_the_epoch_that_it_is_in(
     (run / "result.json").unlink()
     problem = runs.refusal(capsys, train, "--resume", run, "--epochs", "2")
     assert problem.startswith("--epochs 2:")
-    assert problem.endswith("epoch 3")
+    assert problem.endswith("begun epoch 3; give at least 3")
     state.progress.step = 0
     directory.write_state(state, corpus=corpus, run=directory.read_config())
     assert train.main(["--resume", str(run)]) == 0

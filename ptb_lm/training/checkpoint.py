@@ -149,7 +149,8 @@ class Checkpoints:
         if least > epochs:
             begun = "" if least == done else f" and begun epoch {least}"
             raise UserError(
-                f"--epochs {epochs}: the run has already done {done} epochs{begun}; give at least {least}"
+                f"--epochs {epochs}: the run has already done {done} epoch{'s' * (done != 1)}{begun}; "
+                f"give at least {least}"
             )
         if progress.best_epoch and not best:
             raise UserError(f"{self.directory.weights_path} is missing; it holds the best weights so far")
