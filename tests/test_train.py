@@ -130,7 +130,7 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
         ),
         (["--vary-num-steps", "--num-steps", "9"], "--num-steps at least 10, not 9"),
         (["--optimizer", "adam"], "--optimizer adam needs a --learning-rate"),
-        (["--average-epochs", "1", "--average-after-stall", "3"], "a run has one"),
+        (["--average-epochs", "1", "--average-after-stall", "3"], "-after-stall, not both"),
         (["--lr", "0.1"], "--learning-rate"),
         (["--use_fp16"], "--precision fp16"),
         (["--optimizer", "asgd"], "--optimizer: invalid choice: 'asgd'"),
