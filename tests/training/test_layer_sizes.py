@@ -83,8 +83,11 @@ def test_the_flags_say_how_wide_each_layer_is(
         (("--layer-sizes", "12", "0"), "--layer-sizes: must be at least 1"),
         (("--layer-sizes", "12", "x"), "--layer-sizes: must be a whole number"),
         (("--layer-sizes",), "--layer-sizes"),
-        (("--layer-sizes", "12", "9", "--tie-weights", "--embedding-size", "12"), "12 is not 9"),
-        (("--config", "awd", "--embedding-size", "300"), "300 is not 400"),
+        (
+            ("--layer-sizes", "12", "9", "--tie-weights", "--embedding-size", "12"),
+            "--embedding-size 9, not 12",
+        ),
+        (("--config", "awd", "--embedding-size", "300"), "--embedding-size 400, not 300"),
     ],
     ids=str,
 )
