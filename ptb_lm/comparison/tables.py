@@ -164,7 +164,7 @@ def to_csv(groups: Sequence[RunGroup]) -> str:
                 " ".join(str(len(run.epochs)) for run in group.runs),
                 " ".join(str(run.best["epoch"]) for run in group.runs),
                 " ".join(str(run.config.choice.seed) for run in group.runs),
-                *(group.settings.get(each) for each in settings),
+                *(_csv_value(group.settings.get(each)) for each in settings),
             ]
         )
     return text.getvalue()
@@ -210,6 +210,10 @@ def _epochs(run: Run) -> str:
     done, whole = len(run.epochs), run.config.hyperparameters.epochs
     out_of = "" if run.result and done == whole else f" of {whole}"
     return f"{done}{out_of} ({run.best['epoch']})"
+
+
+def _csv_value(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _text(value: Any) -> str:

@@ -105,10 +105,14 @@ def test_the_tables_tell_what_was_reached_and_what_differs(folder: Path) -> None
     assert not found.keys() & same.keys()
 
 
-def test_the_sizes_of_layers_are_written_as_their_flag_has_them(folder: Path, tmp_path: Path) -> None:
+def test_the_sizes_of_layers_are_written_as_their_flag_has_them(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = shutil.copytree(folder / "other", tmp_path / "uneven")
     runs.change(run / "config.json", lambda config: config["hyperparameters"].update(layer_sizes=[7, 5]))
     assert differences(run, folder / "other") == {"layer sizes": {"uneven": "7 5", "other": "–"}}
+    uneven, other = csv.DictReader(io.StringIO(compared(capsys, run, folder / "other", "--format", "csv")))
+    assert (uneven["layer_sizes"], other["layer_sizes"]) == ("7 5", "")
 
 
 @pytest.fixture
