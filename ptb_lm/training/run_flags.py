@@ -39,7 +39,7 @@ WITHOUT_EFFECT: Sequence[tuple[Sequence[str], str, Callable[[Any], bool]]] = (
     (("mogrifier_rank",), "mogrifier_rounds", lambda rounds: rounds == 0),
     (("decay_after", "lr_decay"), "schedule", lambda schedule: schedule != "exponential"),
     (("decay_after",), "lr_decay", lambda factor: factor == 1),
-    (("slowness_penalty",), "num_steps", lambda steps: steps == 1),
+    (("slowness_penalty", "variational"), "num_steps", lambda steps: steps == 1),
 )
 INIT_FROM_RATE = 0.5  # share of the other run's learning rate that a run with --init-from has
 
@@ -74,6 +74,8 @@ def with_flags(config: Config, flag_values: Mapping[str, Any]) -> Config:
     for name, other in (AVERAGES, reversed(AVERAGES)):
         if changes.get(name):
             changes.setdefault(other, getattr(Config, other))  # not the preset's
+        elif name in changes and other not in changes and (value := getattr(config, other)):
+            raise UserError(f"{flag_name(name)} 0 would change nothing with {flag_name(other)} {value:g}")
     if sizes := changes.get("layer_sizes"):
         if "hidden_size" in changes:
             raise UserError("give --layer-sizes or --hidden-size, not both")
@@ -112,6 +114,14 @@ def check_effects(config: Config, flag_values: Mapping[str, Any]) -> None:
         raise UserError(f"--keep-prob would change nothing with {flag_list(places)}")
     if BETWEEN_LAYERS in flag_values and BETWEEN_LAYERS not in places:
         raise UserError(f"{flag_name(BETWEEN_LAYERS)} would change nothing in a single layer")
+    if flag_values.get("variational") and min(config.unit_keep_probs) == 1:
+        raise UserError("--variational would change nothing without dropout of units, as by --keep-prob 0.5")
+    input_sizes = (config.embedding_width, *config.hidden_sizes[:-1])
+    full_rank = max(map(min, input_sizes, config.hidden_sizes))
+    if (rank := flag_values.get("mogrifier_rank", 0)) > full_rank:
+        raise UserError(
+            f"--mogrifier-rank {rank} is above {full_rank}, the highest rank of the gates' full kernels"
+        )
     for names, field, is_idle in WITHOUT_EFFECT:
         idle, value = [name for name in names if name in flag_values], getattr(config, field)
         if idle and is_idle(value):
