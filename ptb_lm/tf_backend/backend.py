@@ -21,7 +21,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
-from ptb_lm.tf_backend.cells import layer_type
+from ptb_lm.tf_backend.cells import SteppedLayer, layer_type
 from ptb_lm.tf_backend.distribution import Distribution, distribute
 from ptb_lm.tf_backend.loss import Loss
 from ptb_lm.tf_backend.network import Network, State
@@ -116,8 +116,18 @@ class TensorFlowBackend(Backend):
     @property
     @override
     def hints(self) -> list[str]:
-        if self.config.vary_num_steps and self.choice.execution == "xla":
+        if not self.config.vary_num_steps:
+            return []
+        if self.choice.execution == "xla":
             return ["--execution xla compiles windows of each length: with --vary-num-steps that takes long"]
+        layer = layer_type(self.choice.model, cell=self.config.cell, gpu=self.device.gpu)
+        if (self.choice.execution, self.choice.unroll) == ("graph", "static") and issubclass(
+            layer, SteppedLayer
+        ):
+            return [
+                "--unroll static traces every step of windows of each length: with --vary-num-steps that "
+                "takes long; --unroll loop traces one step"
+            ]
         return []
 
     @override

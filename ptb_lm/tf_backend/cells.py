@@ -166,4 +166,5 @@ def _loop(step: TimedStep, x_TBI: tf.Tensor, state: LayerState) -> tuple[tf.Tens
         # XLA sizes the stacks that the gradient pops from by this bound.
         maximum_iterations=steps,
     )
-    return outputs.stack(), state
+    # A graph knows the number of steps and units of the input, but not those of the stack.
+    return tf.ensure_shape(outputs.stack(), [x_TBI.shape[0], *state[0].shape]), state

@@ -242,7 +242,9 @@ class TrainingStep:
         gradients = [d_embedding, *gradients]
         norm = self.distribution.broadcast_norm(tf.linalg.global_norm(gradients))
         length = config.relative_length(steps)
-        bound, decay = length * config.max_grad_norm, steps * config.weight_decay
+        # Beyond the largest number it would be infinity, and the quotient below not a number.
+        bound = min(length * config.max_grad_norm, float(network.dtype.max))
+        decay = steps * config.weight_decay
         # The quotient first, which is 1 at most: the product with the rate may be beyond a float.
         clipping = bound / tf.maximum(norm, bound)
         if self.adams:

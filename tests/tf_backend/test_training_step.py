@@ -19,9 +19,10 @@ from training_steps import (
 )
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.model import backend
+from ptb_lm.model import backend, reference
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.model.hyperparameter import LARGEST
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +45,39 @@ def every_case() -> Iterator[Any]:
     yield pytest.param("awd by adam", "block_fused", "fp32", "graph")
     yield pytest.param("awd", "cudnn", "fp64", "graph")
     yield pytest.param("penalties, decay and adam", "basic", "fp64", "xla")
+
+
+@pytest.mark.parametrize(
+    ("model", "choice"),
+    [
+        ("basic", {}),
+        ("block", {"precision": "fp32"}),
+        ("basic", {"cell": "mogrifier_lstm"}),
+        ("basic", {"execution": "xla"}),
+    ],
+    ids=str,
+)
+def test_a_loop_over_time_has_all_regularisers(
+    model: str, choice: dict[str, str], short_config: Config
+) -> None:
+    changes = PENALTIES if "execution" in choice else CASES["awd"]
+    config = short_config.replace(
+        max_grad_norm=CLIPPED_AT["vary_num_steps" in changes], cell=choice.pop("cell", "lstm"), **changes
+    )
+    built = build(config, model=model, unroll="loop", **choice)
+    assert_steps_equal_the_reference(built, windows_of(config), bound=BOUNDS[choice.get("precision", "fp64")])
+
+
+def test_the_largest_bound_of_the_gradient_clips_nothing(short_config: Config) -> None:
+    """A window longer than usual has more than this bound, which no float32 can hold."""
+    config = short_config.replace(**LENGTHS_VARY, max_grad_norm=LARGEST[float])
+    weights, (x_BT, y_BT) = random_weights(config, VOCABULARY, seed=1), windows_of(config)[0]
+    built = build(config, model="block_fused", precision="fp32")
+    built.train_step(x_BT, y_BT, built.zero_state(config.batch_size), learning_rate=0.3)
+    state = reference.zero_state(weights, config.batch_size)
+    _, gradients, _ = reference.loss_and_gradients(weights, x_BT, y_BT, state)
+    expected = {name: weight - 0.3 * gradients[name] for name, weight in weights.items()}
+    assert_arrays(built.export_weights(), expected, atol=BOUNDS["fp32"])
 
 
 def build(config: Config, *, seed: int = 3, **choice: str) -> Any:
@@ -112,10 +146,23 @@ def test_the_state_of_adam_fits_layers_of_another_layout(short_config: Config) -
     assert_arrays(cudnn.export_weights(), weights)
 
 
-def test_xla_says_that_it_compiles_each_length(short_config: Config) -> None:
-    config = short_config.replace(**LENGTHS_VARY)
-    assert "--execution xla" in build(config, execution="xla").hints[-1]
-    assert build(config).hints == build(short_config, execution="xla").hints == []
+@pytest.mark.parametrize(
+    ("choice", "hint"),
+    [
+        ({"execution": "xla"}, "--execution xla compiles"),
+        ({}, "--unroll static traces"),
+        ({"unroll": "loop"}, None),
+        ({"execution": "eager"}, None),
+        ({"model": "block_fused", "precision": "fp32"}, None),
+    ],
+    ids=str,
+)
+def test_what_each_length_costs_is_said(
+    choice: dict[str, str], hint: str | None, short_config: Config
+) -> None:
+    hints = build(short_config.replace(**LENGTHS_VARY), **choice).hints
+    assert (hint in hints[0]) if hint else hints == []
+    assert build(short_config, **choice).hints == []
 
 
 def test_many_lengths_are_traced_in_silence(short_config: Config, caplog: pytest.LogCaptureFixture) -> None:
