@@ -3,13 +3,13 @@
 import argparse
 import io
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 from ptb_lm.common import cli, streams
 from ptb_lm.common.errors import LineError, UserError
 from ptb_lm.data import text_file
+from ptb_lm.data.reading_notes import ReadingNotes
 from ptb_lm.inference import loading
 from ptb_lm.training import run_flags
 
@@ -92,15 +92,15 @@ def _print_scores(arguments: argparse.Namespace, weights: Mapping[str, float]) -
     from ptb_lm.inference.reader import CHUNK_SENTENCES
     from ptb_lm.inference.scoring import Unit, write_scores
 
-    model, nulls = loading.load_from_flags(arguments), Counter[Path]()
-    lines = text_file.lines(arguments.file, arguments.text_column, nulls=nulls)
+    model, notes = loading.load_from_flags(arguments), ReadingNotes()
+    lines = text_file.lines(arguments.file, arguments.text_column, notes=notes)
     unit: Unit = "bits" if arguments.bits else "nats"
     as_json = arguments.format == "jsonl"
     computed = f"computed by {model.choice.framework} {model.choice.model} in {model.choice.precision}"
     if arguments.n_best:
         hypotheses = n_best.rescore(model, lines, unit=unit, **weights)
         sentence = n_best.write(sys.stdout, hypotheses, every=arguments.all, as_json=as_json)
-        return [sentence, *_count_nulls(nulls), computed]
+        return [sentence, *notes.sentences(), computed]
     is_typed = arguments.file == text_file.STDIN and sys.stdin is not None and sys.stdin.isatty()
     ahead = CHUNK_SENTENCES
     if arguments.line_buffered or is_typed:
@@ -109,13 +109,7 @@ def _print_scores(arguments: argparse.Namespace, weights: Mapping[str, float]) -
             sys.stdout.reconfigure(line_buffering=True)
     scores = model.score_each(lines, unit=unit, carry_state=arguments.carry_state, ahead=ahead)
     summary = write_scores(sys.stdout, scores, unit=unit, per_word=arguments.per_word, as_json=as_json)
-    return [*summary, *_count_nulls(nulls), READ[arguments.carry_state], computed]
-
-
-def _count_nulls(nulls: Counter[Path]) -> list[str]:
-    """Return a sentence about the rows of a table that have no text, if there are any."""
-    count = nulls.total()
-    return [f"{count:,} row{'s' * (count != 1)} without a text left out"] if count else []
+    return [*summary, *notes.sentences(), READ[arguments.carry_state], computed]
 
 
 def _finite(value: str) -> float:

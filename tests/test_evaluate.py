@@ -338,6 +338,17 @@ def test_how_many_words_were_unknown_is_told(
     assert [float(line.split()[-1]) for line in without] == pytest.approx(evaluated, abs=2e-4)
 
 
+def test_rows_without_a_text_are_counted(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "table.jsonl"
+    table.write_text('{"text": "w1 w2"}\n' + '{"body": "w3"}\n' * 9)
+    assert runs.run_command(evaluate, run, "--text", table) == 0
+    scored, _, note, *_ = capsys.readouterr().out.splitlines()
+    assert "(3 tokens scored)" in scored
+    assert note == "9 rows without a text left out"
+
+
 def test_a_text_is_scored_in_bounded_memory(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

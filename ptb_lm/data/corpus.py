@@ -4,7 +4,6 @@ Shapes: B = batch (rows), L = length of a row, T = time steps of a window.
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,8 +16,9 @@ from numpy.typing import NDArray
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import penn_treebank_folder, working_folder
 from ptb_lm.data import SPLITS as SPLITS
-from ptb_lm.data import splits, synthetic, text, text_file
+from ptb_lm.data import splits, synthetic, text
 from ptb_lm.data.preparation import PTB, Preparation
+from ptb_lm.data.reading_notes import ReadingNotes
 from ptb_lm.data.text import Ids
 from ptb_lm.data.text_file import TextSlice
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
@@ -111,11 +111,11 @@ def load(
             penn_treebank.fetch(path)
     # The bounds hold only with the corpus's own vocabulary.
     bounds = synthetic.BEST_PERPLEXITIES if data == "synthetic" and vocabulary is None else {}
-    marks = Counter[str]()
+    notes = ReadingNotes()
     found = splits.find(path, preparation, column)  # complains before 100 MB are read
-    # A text that is split by words is read whole for each split; only the first split counts the marks.
+    # A text that is split by words is read whole for each split; only the first split notes it.
     slices = {
-        split: text_slice if text_slice.span and text_slice.span[0] else text_slice._replace(marks=marks)
+        split: text_slice if text_slice.span and text_slice.span[0] else text_slice._replace(notes=notes)
         for split, text_slice in found.items()
     }
     encoded: dict[str, Ids] = {}
@@ -128,13 +128,11 @@ def load(
         if split not in encoded:
             encoded[split], is_unknown = text.encode(slices[split], vocabulary)
             unknown_counts[split] = int(is_unknown.sum())
-    notes = tuple(_notes(slices, encoded, vocabulary, marks))
-    return Corpus(vocabulary, encoded, bounds, unknown_counts, notes)
+    sentences = (*_notes(slices, encoded, vocabulary), *notes.sentences())
+    return Corpus(vocabulary, encoded, bounds, unknown_counts, sentences)
 
 
-def _notes(
-    slices: dict[str, TextSlice], encoded: dict[str, Ids], vocabulary: Vocabulary, marks: Counter[str]
-) -> Iterator[str]:
+def _notes(slices: dict[str, TextSlice], encoded: dict[str, Ids], vocabulary: Vocabulary) -> Iterator[str]:
     for split, ids in encoded.items():
         is_line = len(ids) >= LONG_LINE and (ids == vocabulary.ids.get(EOS)).sum() <= 1
         if is_line and not slices[split].span:
@@ -144,8 +142,6 @@ def _notes(
             f"{slices['train'].path} has too few lines to hold out some: its words are split instead, into "
             f"{', '.join(SPLITS)} in this order, and no {EOS} is added at its end"
         )
-    if text := text_file.describe_marks(marks):
-        yield text
 
 
 def _extend(known: Vocabulary, train: TextSlice, preparation: Preparation | None) -> Vocabulary:

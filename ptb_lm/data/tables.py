@@ -7,12 +7,12 @@ import itertools
 import json
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from ptb_lm.common.errors import UserError, how_to_install
+from ptb_lm.data.reading_notes import ReadingNotes
 
 COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 BINARY = (".parquet", ".arrow")
@@ -84,7 +84,7 @@ def binary_values(path: Path, file: IO[bytes], column: str | None) -> Iterator[t
 
 
 def texts(
-    path: Path, values: Iterable[tuple[int, Any]], nulls: Counter[Path] | None = None
+    path: Path, values: Iterable[tuple[int, Any]], notes: ReadingNotes | None = None
 ) -> Iterator[tuple[int, str]]:
     """Yield the text of each row after the row's number; it ends in a newline.
 
@@ -94,19 +94,22 @@ def texts(
     Args:
         path: The file.
         values: The result of `line_values` or `binary_values`.
-        nulls: The count of rows without a value by file, which reading adds to; None: they are not counted.
+        notes: What gets the count of rows without a value, once all are read; None: nothing is noted.
 
     Raises:
         UserError: A value is not text.
     """
+    nulls = 0
     for number, value in values:
         if isinstance(value, str):
             yield number, value.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n") + "\n"
         elif value is not None:
             where = f"{path}, {row_location(path, number)}"
             raise UserError(f"{where}: {value!r:.40} is not text; choose another --text-column")
-        elif nulls is not None:
-            nulls[path] += 1
+        else:
+            nulls += 1
+    if notes is not None:
+        notes.nulls[path] = nulls
 
 
 def as_pieces(rows: Iterable[tuple[int, str]]) -> Iterator[str]:

@@ -10,7 +10,6 @@ import lzma
 import re
 import sys
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -19,11 +18,10 @@ from ptb_lm.common import files
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import tables
 from ptb_lm.data.preparation import PLAIN, Tokenizer
+from ptb_lm.data.reading_notes import MARKS, ReadingNotes
 
 STDIN = Path("-")
 CHUNK_BYTES = 1 << 20  # large enough that Python's overhead a chunk does not count
-# Characters that some programs take for the end of a line; here each is white space.
-MARKS = {"\u2028": "U+2028", "\u2029": "U+2029", "\x85": "NEL", "\f": "form feed", "\v": "vertical tab"}
 
 _NO_TEXT = re.compile("[\udc80-\udcff\0]")  # a byte that is not UTF-8, or one that no text has
 _JSON_LINES = 100  # as many JSON objects, a line each, are no text
@@ -55,7 +53,7 @@ class TextSlice(NamedTuple):
         column: The column of a table; None: the one that has the text.
         shards: The files that follow the first.
         span: The first word that is read, and the one after the last; None: all.
-        marks: The count of each of MARKS, which reading the text adds to; None: they are not counted.
+        notes: What reading the text adds to; None: nothing is noted.
     """
 
     path: Path
@@ -64,7 +62,7 @@ class TextSlice(NamedTuple):
     column: str | None = None
     shards: tuple[Path, ...] = ()
     span: tuple[int, int] | None = None
-    marks: Counter[str] | None = None
+    notes: ReadingNotes | None = None
 
 
 def locate(text_slice: TextSlice, number: int) -> str:
@@ -87,18 +85,18 @@ def locate(text_slice: TextSlice, number: int) -> str:
     return f"{display_name(text_slice.path)}{others}, line {number}"
 
 
-def lines(path: Path, column: str | None = None, *, nulls: Counter[Path] | None = None) -> Iterator[str]:
+def lines(path: Path, column: str | None = None, *, notes: ReadingNotes | None = None) -> Iterator[str]:
     """Return the lines of a text without their ends; some are in memory at a time.
 
     Args:
         path: The file.
         column: The column, if it is a table; None: the one that has the text.
-        nulls: The count of a table's rows without a text by file, which reading adds to; None: not counted.
+        notes: What reading a table adds to; None: nothing is noted.
 
     Raises:
         UserError: The file is missing, empty, binary or not UTF-8, or there is no such column.
     """
-    return _lines(_refuse_empty(_pieces(path, column, nulls), path))
+    return _lines(_refuse_empty(_pieces(path, column, notes), path))
 
 
 def chunks(text_slice: TextSlice) -> Iterator[tuple[int, str]]:
@@ -112,19 +110,15 @@ def chunks(text_slice: TextSlice) -> Iterator[tuple[int, str]]:
     """
     line = 1
     paths = (text_slice.path, *text_slice.shards)
-    every = itertools.chain.from_iterable(_pieces(path, text_slice.column) for path in paths)
+    every = itertools.chain.from_iterable(
+        _pieces(path, text_slice.column, text_slice.notes) for path in paths
+    )
     selected = every if text_slice.blocks is None else _select(every, text_slice.blocks)
     for chunk in _cut(_refuse_empty(selected, text_slice.path), text_slice.tokenizer.last_cut):
-        if text_slice.marks is not None:
-            text_slice.marks.update({mark: chunk.count(mark) for mark in MARKS})
+        if text_slice.notes is not None:
+            text_slice.notes.marks.update({mark: chunk.count(mark) for mark in MARKS})
         yield line, chunk
         line += chunk.count("\n")
-
-
-def describe_marks(marks: Counter[str]) -> str:
-    """Return a sentence about characters that end no line here, but may have been meant to; "" if none."""
-    found = " and ".join(f"{count:,} {MARKS[mark]}" for mark, count in marks.items() if count)
-    return found and f"within lines there is white space of other kinds, which ends no line here: {found}"
 
 
 def check_file(path: Path) -> None:
@@ -147,10 +141,10 @@ def display_name(path: Path) -> str:
     return "standard input" if path == STDIN else str(path)
 
 
-def _pieces(path: Path, column: str | None, nulls: Counter[Path] | None = None) -> Iterator[str]:
+def _pieces(path: Path, column: str | None, notes: ReadingNotes | None = None) -> Iterator[str]:
     """Yield the text of a file in pieces; each line ends in a newline, the last one too."""
     if tables.format_of(path) in tables.TABLES:
-        yield from tables.as_pieces(_rows(path, column, nulls))
+        yield from tables.as_pieces(_rows(path, column, notes))
     elif column is not None:
         raise UserError(f"{display_name(path)} is plain text, without columns; leave --text-column out")
     else:
@@ -165,13 +159,13 @@ def _refuse_empty(pieces: Iterator[str], path: Path) -> Iterator[str]:
     yield from itertools.chain([first], pieces)
 
 
-def _rows(path: Path, column: str | None, nulls: Counter[Path] | None = None) -> Iterator[tuple[int, str]]:
+def _rows(path: Path, column: str | None, notes: ReadingNotes | None = None) -> Iterator[tuple[int, str]]:
     """Yield the text of each row of a table after the row's number."""
     if tables.format_of(path) in tables.BINARY:
         with _open(path) as file:
-            yield from tables.texts(path, tables.binary_values(path, file, column), nulls)
+            yield from tables.texts(path, tables.binary_values(path, file, column), notes)
     else:
-        yield from tables.texts(path, tables.line_values(path, _lines(_decode(path)), column), nulls)
+        yield from tables.texts(path, tables.line_values(path, _lines(_decode(path)), column), notes)
 
 
 def _refuse_json(pieces: Iterator[str], path: Path) -> Iterator[str]:

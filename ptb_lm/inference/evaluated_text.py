@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from ptb_lm.common import cli, streams
 from ptb_lm.data import text_file
 from ptb_lm.data.corpus import Corpus
+from ptb_lm.data.reading_notes import ReadingNotes
 from ptb_lm.data.text import Ids, encode
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.training import run_data
@@ -24,7 +24,7 @@ class EvaluatedText(NamedTuple):
         ids: The words, after an `<eos>` if it is no split.
         split: The split that it is scored as.
         name: The name of the split or file.
-        note: A sentence on how it is read; "" for a split.
+        note: Sentences on how it is read, one a line; "" for a split.
         data: The run's data.
         is_unknown: Flags of a text's words, without the first `<eos>`: true of one that the vocabulary
             lacks. None for a split.
@@ -48,9 +48,9 @@ def load(
         corpus = _data(run, vocabulary, arguments.data)
         return EvaluatedText(corpus.splits[arguments.split], arguments.split, arguments.split, "", corpus)
     data = _data(run, vocabulary, arguments.data) if needs_data else None
-    marks = Counter[str]()
+    notes = ReadingNotes()
     text_slice = text_file.TextSlice(
-        arguments.text, tokenizer=run.tokenizer, column=arguments.text_column, marks=marks
+        arguments.text, tokenizer=run.tokenizer, column=arguments.text_column, notes=notes
     )
     ids, is_unknown = encode(text_slice, vocabulary)
     # What stands before the first word of a text, which is then scored too.
@@ -61,11 +61,8 @@ def load(
         about_words = f"{unknown:,} of its words {verb} not in the vocabulary, and read as {UNK}"
     else:
         about_words = "the vocabulary has all of its words"
-    notes = [
-        f"the text is one stream after {EOS}; {about_words}",
-        text_file.describe_marks(marks),
-    ]
-    return EvaluatedText(ids, "test", name, "\n".join(filter(None, notes)), data, is_unknown)
+    note = "\n".join([f"the text is one stream after {EOS}; {about_words}", *notes.sentences()])
+    return EvaluatedText(ids, "test", name, note, data, is_unknown)
 
 
 def _data(run: RunConfig, vocabulary: Vocabulary, folder: str | None) -> Corpus:

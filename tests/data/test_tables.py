@@ -9,7 +9,6 @@ import lzma
 import os
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from support import installed
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus, splits, tables, text, text_file
 from ptb_lm.data.preparation import Preparation
+from ptb_lm.data.reading_notes import ReadingNotes
 from ptb_lm.data.text_file import LineBlocks, TextSlice
 from ptb_lm.data.vocabulary import Vocabulary
 
@@ -84,10 +84,25 @@ def test_newlines_within_a_row_are_ends_of_lines(kind: str, tmp_path: Path) -> N
 def test_an_empty_text_is_an_empty_line_and_a_missing_one_is_none(
     name: str, content: str, tmp_path: Path
 ) -> None:
-    path, nulls = tmp_path / name, Counter[Path]()
+    path, notes = tmp_path / name, ReadingNotes()
     path.write_text(content)
-    assert list(text_file.lines(path, nulls=nulls)) == ["a", "", "b"]
-    assert nulls == {path: 1}
+    assert list(text_file.lines(path, notes=notes)) == ["a", "", "b"]
+    assert notes.nulls == {path: 1}
+
+
+def test_rows_without_a_text_are_counted_once(tmp_path: Path) -> None:
+    """A file that is split is read for each split; of a folder each file counts."""
+    one, rows = tmp_path / "joined.jsonl", '{"text": "a b"}\n{"body": "c"}\n{"text": null}\n'
+    one.write_text(rows * 600)
+    assert corpus.load(one, Preparation()).notes == ("1,200 rows without a text left out",)
+    one.write_text(rows.replace("a b", "a a " * 10))
+    *_, note = corpus.load(one, Preparation()).notes
+    assert note == "2 rows without a text left out"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for number, split in itertools.product(range(2), splits.SPLITS):
+        (folder / f"{split}-{number}-of-2.jsonl").write_text(rows if split == "valid" else rows[:30])
+    assert corpus.load(folder).notes == ("8 rows without a text left out",)
 
 
 def test_a_tsv_of_one_column_may_have_commas(tmp_path: Path) -> None:
