@@ -107,8 +107,7 @@ def _described_parser() -> cli.Parser:
     _add_run(parser.add_argument_group("run"))
     _add_speed(
         parser.add_argument_group(
-            "speed",
-            "Hyper-parameters stay; --precision changes the rounding, and --devices the dropout masks.",
+            "speed (same network; --precision changes rounding, --devices dropout masks)"
         )
     )
     return parser
