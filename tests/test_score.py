@@ -347,6 +347,18 @@ def test_a_table_is_scored_row_by_row(
     assert runs.refusal(capsys, score, run, path).startswith(f"{path}, {place}: the word 'zebra' ")
 
 
+def test_a_table_without_names_of_columns_is_noticed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its first line is taken for them, and is not scored."""
+    run, path = runs.write_run(tmp_path / "run", ("a", "<eos>")), tmp_path / "a.tsv"
+    path.write_text("a a a\t1\na a\t2\n")
+    assert runs.run_command(score, run, path) == 0
+    out, err = capsys.readouterr()
+    assert [line.split("\t")[3] for line in out.splitlines()[1:]] == ["a a"]
+    assert f"{score.PROG}: the text is the column 'a a a', the only one with text; the first line" in err
+
+
 def test_a_byte_order_mark_and_the_last_line_s_end_do_not_count(
     run: Path, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

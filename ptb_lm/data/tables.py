@@ -34,13 +34,16 @@ def row_location(path: Path, number: int) -> str:
     return f"{'row' if format_of(path) in BINARY else 'line'} {number}"
 
 
-def line_values(path: Path, lines: Iterator[str], column: str | None) -> Iterator[tuple[int, Any]]:
+def line_values(
+    path: Path, lines: Iterator[str], column: str | None, notes: ReadingNotes
+) -> Iterator[tuple[int, Any]]:
     """Yield the values in a column of a table that is text, each after the number of its row's first line.
 
     Args:
         path: The file, whose name says what it holds.
         lines: The lines of the file, without their ends.
         column: The column; None: the one that has the text.
+        notes: What gets the column, if it is chosen though its name is not usual.
 
     Raises:
         UserError: A line is not a row, or there is no such column.
@@ -50,11 +53,13 @@ def line_values(path: Path, lines: Iterator[str], column: str | None) -> Iterato
     if head:
         names = dict.fromkeys(itertools.chain.from_iterable(row for _, row in head))
         is_text = {name: _has_text([row.get(name) for _, row in head]) for name in names}
-        chosen = _choose(is_text, column, path)
+        chosen = _choose(is_text, column, path, notes)
         yield from ((number, row.get(chosen)) for number, row in itertools.chain(head, rows))
 
 
-def binary_values(path: Path, file: IO[bytes], column: str | None) -> Iterator[tuple[int, Any]]:
+def binary_values(
+    path: Path, file: IO[bytes], column: str | None, notes: ReadingNotes
+) -> Iterator[tuple[int, Any]]:
     """Yield the values in a column of a table in Parquet's format or Arrow's, each after its row's number.
 
     Some thousand are in memory.
@@ -72,7 +77,7 @@ def binary_values(path: Path, file: IO[bytes], column: str | None) -> Iterator[t
             table = parquet.ParquetFile(io.BytesIO(file.read()) if is_packed else file)
             schema, only = table.schema_arrow, table.iter_batches
         is_text = {each.name: _TEXT.match(str(each.type)) is not None for each in schema}
-        chosen = _choose(is_text, column, path)
+        chosen = _choose(is_text, column, path, notes)
         batches = only(1000, columns=[chosen]) if only else table
         values = itertools.chain.from_iterable(batch.column(chosen).to_pylist() for batch in batches)
         yield from enumerate(values, 1)
@@ -83,9 +88,7 @@ def binary_values(path: Path, file: IO[bytes], column: str | None) -> Iterator[t
         ) from None
 
 
-def texts(
-    path: Path, values: Iterable[tuple[int, Any]], notes: ReadingNotes | None = None
-) -> Iterator[tuple[int, str]]:
+def texts(path: Path, values: Iterable[tuple[int, Any]], notes: ReadingNotes) -> Iterator[tuple[int, str]]:
     """Yield the text of each row after the row's number; it ends in a newline.
 
     A row is a line, or several if it has newlines; a newline at its end adds none. An empty text is an empty
@@ -94,7 +97,7 @@ def texts(
     Args:
         path: The file.
         values: The result of `line_values` or `binary_values`.
-        notes: What gets the count of rows without a value, once all are read; None: nothing is noted.
+        notes: What gets the count of rows without a value, once all are read.
 
     Raises:
         UserError: A value is not text.
@@ -108,8 +111,7 @@ def texts(
             raise UserError(f"{where}: {value!r:.40} is not text; choose another --text-column")
         else:
             nulls += 1
-    if notes is not None:
-        notes.nulls[path] = nulls
+    notes.nulls[path] = nulls
 
 
 def as_pieces(rows: Iterable[tuple[int, str]]) -> Iterator[str]:
@@ -237,18 +239,21 @@ def _is_number(value: str) -> bool:
     return True
 
 
-def _choose(is_text: Mapping[str, bool], column: str | None, path: Path) -> str:
+def _choose(is_text: Mapping[str, bool], column: str | None, path: Path, notes: ReadingNotes) -> str:
     """Return the column that is named, or the one that has the text."""
-    has_header = format_of(path) in (".csv", ".tsv", *BINARY)
-    where = "" if has_header else f" in its first {_HEAD} rows"
+    in_first_line = format_of(path) in (".csv", ".tsv")
+    where = "" if in_first_line or format_of(path) in BINARY else f" in its first {_HEAD} rows"
     if not is_text:
         raise UserError(f"{path} has no column{where}")
     if column is not None and column in is_text:
         return column
     texts = [name for name, text in is_text.items() if text]
     usual = [name for name in USUAL if name in texts]
-    if column is None and (usual or len(texts) == 1):
-        return (usual or texts)[0]
+    if column is None and usual:
+        return usual[0]
+    if column is None and len(texts) == 1:
+        notes.columns[texts[0]] = in_first_line
+        return texts[0]
     lacks = "" if column is None else f"has no column {column!r}{where}; it "
     raise UserError(
         f"{path} {lacks}has the columns {', '.join(is_text)}: choose the one that has the text with "

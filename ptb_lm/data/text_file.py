@@ -161,11 +161,12 @@ def _refuse_empty(pieces: Iterator[str], path: Path) -> Iterator[str]:
 
 def _rows(path: Path, column: str | None, notes: ReadingNotes | None = None) -> Iterator[tuple[int, str]]:
     """Yield the text of each row of a table after the row's number."""
+    notes = notes or ReadingNotes()
     if tables.format_of(path) in tables.BINARY:
         with _open(path) as file:
-            yield from tables.texts(path, tables.binary_values(path, file, column), notes)
+            yield from tables.texts(path, tables.binary_values(path, file, column, notes), notes)
     else:
-        yield from tables.texts(path, tables.line_values(path, _lines(_decode(path)), column), notes)
+        yield from tables.texts(path, tables.line_values(path, _lines(_decode(path)), column, notes), notes)
 
 
 def _refuse_json(pieces: Iterator[str], path: Path) -> Iterator[str]:

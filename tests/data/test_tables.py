@@ -7,6 +7,7 @@ import itertools
 import json
 import lzma
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -175,6 +176,31 @@ def test_a_column_is_chosen_or_asked_for(
         return
     with pytest.raises(UserError, match=expected):
         list(text_file.lines(path, wanted))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "wanted", "expected"),
+    [
+        ("a.csv", "the judge sues\nthe court\n", None, "'the judge sues', .*; the first line .* names it"),
+        (
+            "a.tsv",
+            "the judge sues\t1\nthe court\t2\n",
+            None,
+            "'the judge sues', .*; the first line .* names it",
+        ),
+        ("a.jsonl", '{"id": 1, "body": "a"}\n', None, "'body', the only one with text"),
+        ("a.jsonl", '{"id": 1, "body": "a"}\n', "body", None),
+        ("a.csv", "sentence,note\na,b\n", None, None),
+    ],
+)
+def test_a_column_of_an_unusual_name_is_told_once(
+    name: str, content: str, wanted: str | None, expected: str | None, tmp_path: Path
+) -> None:
+    for split in splits.SPLITS:
+        (tmp_path / name.replace("a", split)).write_text(content)
+    notes = corpus.load(tmp_path, column=wanted).notes
+    assert len(notes) == (expected is not None)
+    assert all(re.fullmatch(f"the text is the column {expected}", note) for note in notes)
 
 
 @pytest.mark.parametrize("first", ["1984", "nan", ""])
