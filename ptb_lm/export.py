@@ -22,10 +22,12 @@ FORMATS = {"onnx": "ONNX, opset 17", "torchscript": "TorchScript", "torch-export
 EPILOG = (
     "The inputs are words [batch, time], int64 (a word's id is its line in vocabulary.txt, from 0), and the "
     "state before them, h and c [layers, batch, units of the widest layer], zero where a text begins. The "
-    "outputs are logits [batch, time, vocabulary] and the state after the last word. The axis batch is of "
-    "any length. So is time, unless --steps fixes it; torch-export always fixes it, to 1 by default. The "
-    "file holds the vocabulary as a JSON list (onnx: the metadata vocabulary; the others: the extra file "
-    "vocabulary.json), but not how text becomes words (the training's --tokenize, --lowercase and --numbers)."
+    "outputs are logits [batch, time, vocabulary] and the state after the last word. In onnx h and c are "
+    "two inputs and two outputs; in the others they are one tuple (h, c), which torchscript may be called "
+    "without. The axis batch is of any length. So is time, unless --steps fixes it; torch-export always "
+    "fixes it, to 1 by default. The file holds the vocabulary as a JSON list (onnx: the metadata vocabulary; "
+    "the others: the extra file vocabulary.json), but not how text becomes words (the training's --tokenize, "
+    "--lowercase and --numbers)."
 )
 
 
@@ -74,9 +76,10 @@ def _export(arguments: argparse.Namespace) -> int:
     time = "time" if steps is None else steps
     units, size = run.hyperparameters.hidden_sizes, len(vocabulary)
     wider = "; all layers have the units of the widest, by weights of zero" if len({*units}) > 1 else ""
+    state = "h and c" if arguments.format == "onnx" else "(h, c)"
     cli.print_line(
-        f"wrote {arguments.out}: {FORMATS[arguments.format]}; words [batch, {time}], h and c [{len(units)}, "
-        f"batch, {max(units)}] -> logits [batch, {time}, {size}], h and c{wider}"
+        f"wrote {arguments.out}: {FORMATS[arguments.format]}; words [batch, {time}], {state} [{len(units)}, "
+        f"batch, {max(units)}] -> logits [batch, {time}, {size}], {state}{wider}"
     )
     return 0
 

@@ -155,14 +155,21 @@ def test_onnx_of_one_step(run: Path, tmp_path: Path) -> None:
         check(run, call, [(1, 2)])
 
 
-def test_torchscript(run: Path, tmp_path: Path) -> None:
+def test_torchscript(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = run_export(run, tmp_path / "m.pt", "--format", "torchscript")
+    check_printed_state(capsys.readouterr().out, "time")
     extra = {"vocabulary.json": ""}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         module = torch.jit.load(path, _extra_files=extra)
     assert json.loads(extra["vocabulary.json"]) == vocabulary_of(run)
     check(run, torch_call(module), SHAPES)
+    words_BT = torch.tensor([[0, 3, 1], [2, 0, 0]])
+    with torch.no_grad():
+        alone, zero_LBH = module(words_BT)[0], torch.zeros(module.lstm.num_layers, 2, 6)
+        assert torch.equal(alone, module(words_BT, (zero_LBH, zero_LBH))[0])
+        with pytest.raises(RuntimeError, match="expected at most 3 argument"):
+            module(words_BT, zero_LBH, zero_LBH)
 
 
 @pytest.mark.parametrize(
@@ -172,12 +179,21 @@ def test_torchscript(run: Path, tmp_path: Path) -> None:
     scope="module",
     ids=["one step", "one step, tied", "five steps"],
 )
-def test_a_program_of_torch_export(flags: list[str], steps: int, run: Path, tmp_path: Path) -> None:
+def test_a_program_of_torch_export(
+    flags: list[str], steps: int, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = run_export(run, tmp_path / "m.pt2", "--format", "torch-export", *flags)
+    check_printed_state(capsys.readouterr().out, steps)
     extra = {"vocabulary.json": ""}
     module = torch.export.load(path, extra_files=extra).module()
     assert json.loads(extra["vocabulary.json"]) == vocabulary_of(run)
     check(run, torch_call(module), [(batch, steps) for batch in (1, 3, 4)])
+
+
+def check_printed_state(printed: str, time: object) -> None:
+    """Check that the line that export prints says the state as torch takes it: one argument."""
+    call = rf"words \[batch, {time}\], \(h, c\) \[\d, batch, 6\] -> logits \[batch, {time}, \d+\], \(h, c\)"
+    assert re.search(f"; {call}(; all layers .*)?\n$", printed)
 
 
 def torch_call(module: Any) -> Call:
