@@ -27,7 +27,7 @@ PROG = "examples/exported_model.py"
 def parse(given: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the arguments."""
     parser = cli.Parser(prog=PROG, description="Score sentences by onnxruntime and by ptb_lm.")
-    parser.add_argument("run", type=Path, help="a run directory")
+    parser.add_argument("run", type=Path, help="a run directory, or demo")
     parser.add_argument("sentences", type=Path, help="a file with a sentence a line")
     return parser.parse_args(given)
 
@@ -48,7 +48,8 @@ def _compare(arguments: argparse.Namespace) -> int:
 
     sentences = [line.rstrip("\r\n") for line in text_file.lines(arguments.sentences)]
     # It splits the text as that of the training was split, and refuses a word that the model cannot read.
-    scores = ptb_lm.load(arguments.run).score(sentences)
+    model = ptb_lm.load(arguments.run)
+    scores, ids = model.score(sentences), model.vocabulary.ids
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.onnx"
         export = [sys.executable, "-m", "ptb_lm.export", str(arguments.run), "--format", "onnx"]
@@ -56,8 +57,6 @@ def _compare(arguments: argparse.Namespace) -> int:
         if exported.returncode:
             return exported.returncode
         session = onnxruntime.InferenceSession(file)
-    words = (arguments.run / "vocabulary.txt").read_text(encoding="utf-8").splitlines()
-    ids = {word: number for number, word in enumerate(words)}
     furthest = 0.0
     print("onnxruntime\tptb_lm\tsentence")
     for sentence, scored in zip(sentences, scores, strict=True):

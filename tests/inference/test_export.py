@@ -326,6 +326,18 @@ def test_the_example_reads_a_sentence_as_the_run_does(
     assert summary == "the largest difference is below 0.001 nats"
 
 
+def test_the_example_takes_the_demonstration_run(
+    example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sentences").write_text("the judge sues the court\n")
+    assert runs.run_command(example, "demo", "sentences") == 0
+    _, row, _ = capsys.readouterr().out.splitlines()
+    exported, *_ = row.split("\t")
+    (scored,) = ptb_lm.load("demo").score(["the judge sues the court"])
+    assert float(exported) == pytest.approx(scored.total, abs=1e-3)
+
+
 def test_the_example_refuses_a_word_that_the_model_cannot_read(
     example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
