@@ -50,12 +50,16 @@ def build_vocabulary(text: TextSlice, preparation: Preparation | None = None) ->
     if preparation:
         common = [i for i in kept if counts[i] >= preparation.least_count and i not in special]
         if not common:
+            name = display_name(text.path)
+            if text.blocks or text.span:
+                name = f"the part of {name} that is trained on"
             if all(i in special for i in kept):
-                raise UserError(f"{display_name(text.path)} has no words but {EOS} and {UNK}")
-            hint = f"; {NO_SPACES}" if len(ids) < 3 * counts[provisional[EOS]] else ""
+                raise UserError(f"{name} has no words but {EOS} and {UNK}")
+            may_lack_spaces = len(ids) < 3 * counts[provisional[EOS]] and not all(map(str.isascii, words))
+            hint = f"; {NO_SPACES}" if may_lack_spaces else ""
             raise UserError(
-                f"{display_name(text.path)} has no word that occurs {preparation.least_count} times, as "
-                f"--min-count requires{hint}"
+                f"{name} has no word that occurs {preparation.least_count} times, as --min-count "
+                f"requires{hint}"
             )
         if preparation.vocab_size:
             common = by_count(common)[: preparation.vocab_size - len(special)]

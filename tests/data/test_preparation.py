@@ -308,9 +308,15 @@ def test_memory_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ("a", r"1 line and 1 word, .*train\.txt"),
         ("a b c d\n" * 2 + "\xff", "line 3: byte 0xff is not UTF-8"),
         ("a b\nc d\ne\0\n", "line 3: byte 0x00 is not UTF-8"),
-        ("\n" * 4, "no words .*<unk>$"),
+        ("\n" * 4, r"^the part of .*raw\.txt that is trained on has no words .*<unk>$"),
         ("<unk> <unk>\n" * 4, "no words .*<unk>$"),
         ("a b\nc d\ne f\ng h\n", "2 times.*--min-count"),
+        # The word occurs three times, but once in what is not held out.
+        (
+            "a\n" * 3,
+            r"^the part of .*raw\.txt that is trained on has no word .* 2 times, as --min-count requires$",
+        ),
+        ("a b c d a", r"^the part of .*raw\.txt that is trained on has no word .* 2 times"),
         ("这是一个句子\n那是另一个\n今天很好\n再见\n", "--tokenize characters"),
     ],
 )

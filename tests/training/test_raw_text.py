@@ -220,7 +220,7 @@ def test_prepared_text_leaves_the_configuration_as_it_was(tmp_path: Path) -> Non
             ("--valid-fraction", 0.6, "--test-fraction", 0.4),
             "--valid-fraction 0.6 and --test-fraction 0.4",
         ),
-        (("--min-count", 10**6), "{} has no word"),
+        (("--min-count", 10**6), "the part of {} that is trained on has no word"),
         (
             ("--vocab-size", 1),
             "at least 3",
