@@ -153,6 +153,11 @@ def _slices_of_file(whole: TextSlice, preparation: Preparation) -> dict[str, Tex
     train = count - valid - test
     if train < 1:
         has = f"{lines} line{'s' * (lines != 1)}" + f" and {count} word{'s' * (count != 1)}" * by_words
+        if count >= len(SPLITS):
+            raise UserError(
+                f"{whole.path} has {has}, of which --valid-fraction {preparation.valid_fraction:g} and "
+                f"--test-fraction {preparation.test_fraction:g} leave none to train on"
+            )
         raise UserError(
             f"{whole.path} has {has}, too few to be split into {', '.join(SPLITS)}; a folder of train.txt, "
             f"valid.txt and test.txt is not split{f'; {text.NO_SPACES}' * by_words}"

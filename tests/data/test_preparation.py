@@ -326,10 +326,26 @@ def test_a_file_that_cannot_be_prepared_is_refused(content: str, problem: str, t
         corpus.load(path, Preparation())
 
 
-def test_fractions_that_leave_no_line_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "raw.txt", "a\n" * 4)
-    with pytest.raises(UserError, match="4 lines, too few"):
-        corpus.load(path, Preparation(valid_fraction=0.5, test_fraction=0.4))
+@pytest.mark.parametrize(
+    ("content", "fractions", "problem"),
+    [
+        (
+            "a\n" * 4,
+            (0.5, 0.4),
+            "4 lines, of which --valid-fraction 0.5 and --test-fraction 0.4 leave none to",
+        ),
+        ("a\n" * 300, (0.5, 0.4999), "300 lines, of which .* --test-fraction 0.4999 leave none to train on$"),
+        ("a " * 10, (0.5, 0.49), "1 line and 10 words, of which .* leave none to train on$"),
+        ("a\n" * 2, (0.5, 0.4), "2 lines and 3 words, of which .* leave none to train on$"),
+        ("a", (0.5, 0.4), "1 line and 1 word, too few to be split"),
+    ],
+)
+def test_fractions_that_leave_nothing_to_train_on_are_refused(
+    content: str, fractions: tuple[float, float], problem: str, tmp_path: Path
+) -> None:
+    path, (valid, test) = write(tmp_path / "raw.txt", content), fractions
+    with pytest.raises(UserError, match=problem):
+        corpus.load(path, Preparation(valid_fraction=valid, test_fraction=test))
 
 
 @pytest.mark.parametrize(
