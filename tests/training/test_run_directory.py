@@ -172,9 +172,23 @@ def test_weights_of_another_model_or_text_are_refused(
 
 
 def test_a_run_without_weights_says_why(directory: RunDirectory) -> None:
-    directory.weights_path.unlink()
-    with pytest.raises(UserError, match=r"safetensors is missing; .*epoch"):
-        directory.read_weights(RUN, VOCABULARY)
+    """Before its first epoch has ended, and after that."""
+
+    def begin() -> None:
+        directory.create(RUN, VOCABULARY)
+        directory.write_metrics([])
+
+    is_new, is_lost = "the first epoch of a run writes it", "it holds the best weights; restore it"
+    for prepare, problem in (
+        (directory.weights_path.unlink, is_new),
+        (begin, is_new),
+        (lambda: directory.write_metrics([epoch(1)]), is_lost),
+        (directory.metrics_path.unlink, is_new),
+        (lambda: directory.write_result(runs.RESULT), is_lost),
+    ):
+        prepare()
+        with pytest.raises(UserError, match=rf"safetensors is missing; {problem}$"):
+            directory.read_weights(RUN, VOCABULARY)
 
 
 def test_a_run_may_be_moved(directory: RunDirectory, tmp_path: Path) -> None:
