@@ -372,11 +372,14 @@ def test_two_processes_do_not_work_in_one_folder(run: Path, capsys: pytest.Captu
 def test_a_finished_run_is_reported_and_not_done_again(
     run: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the run's own flags, too. Metrics that are missing are written again."""
+    """With the run's own flags, too. Metrics that are missing, cut or too few are written again."""
     before = runs.files(run)
+    metrics, path = before["metrics.jsonl"], run / "metrics.jsonl"
     own = [*runs.FLAGS, "--seed", "1", "--model", "cudnn", "--config", "small", "--data", str(data)]
-    for flags in ([], own):
-        (run / "metrics.jsonl").unlink()
+    for flags, broken in (([], b""), (own, b""), ([], metrics[:-30]), ([], metrics.splitlines(True)[0])):
+        path.unlink()
+        if broken:
+            path.write_bytes(broken)
         capsys.readouterr()
         assert train.main(["--resume", str(run), *flags]) == 0
         printed = capsys.readouterr().out

@@ -224,7 +224,7 @@ def _with_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parse_line(text: bytes, source: str) -> Row:
-    values = json_files.parse(text, source)
+    values = json_files.parse(text, source, remedy=REMEDY)
     return _to_row(json_files.verify_checksum(values, json_files.CRC32_FIELD, source, remedy=REMEDY), source)
 
 

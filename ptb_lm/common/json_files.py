@@ -36,13 +36,13 @@ def read(path: Path, *, remedy: str) -> Any:
 
     Args:
         path: The file.
-        remedy: Advice for a person whose file has changed, for the error.
+        remedy: Advice for a person whose file is broken or has changed, for the error.
 
     Raises:
         UserError: The file is no valid JSON, or has changed since it was written.
         OSError: It cannot be read.
     """
-    return verify_checksum(parse(_content(path), path), SHA256_FIELD, path, remedy=remedy)
+    return verify_checksum(parse(_content(path), path, remedy=remedy), SHA256_FIELD, path, remedy=remedy)
 
 
 def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -56,7 +56,7 @@ def read_lines(path: Path, *, remedy: str) -> Iterator[tuple[str, Any]]:
 
     Args:
         path: The file.
-        remedy: Advice for a person whose file has changed, for the error.
+        remedy: Advice for a person whose file is broken or has changed, for the error.
 
     Yields:
         (source, values) of each line; the source names it in errors.
@@ -67,15 +67,16 @@ def read_lines(path: Path, *, remedy: str) -> Iterator[tuple[str, Any]]:
     """
     for number, line in enumerate(_content(path).splitlines(), start=1):
         source = f"{path}, line {number}"
-        yield source, verify_checksum(parse(line, source), CRC32_FIELD, source, remedy=remedy)
+        yield source, verify_checksum(parse(line, source, remedy=remedy), CRC32_FIELD, source, remedy=remedy)
 
 
-def parse(content: bytes, source: str | Path) -> Any:
+def parse(content: bytes, source: str | Path, *, remedy: str = "") -> Any:
     """Return the values of JSON, whatever they are.
 
     Args:
         content: The JSON.
         source: Place where it was read, for the error.
+        remedy: Advice for a person whose file is broken, for the error; "": there is none.
 
     Raises:
         UserError: It is no valid JSON.
@@ -83,7 +84,7 @@ def parse(content: bytes, source: str | Path) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):  # of 100,000 brackets
-        raise UserError(f"{source} is not valid JSON") from None
+        raise UserError(f"{source} is not valid JSON{remedy and f': {remedy}'}") from None
 
 
 def with_checksum(values: Mapping[str, Any], field: str) -> dict[str, Any]:

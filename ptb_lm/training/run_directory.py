@@ -162,8 +162,10 @@ class RunDirectory:
 
     @_on_first
     def restore_metrics(self, rows: Sequence[JsonObject]) -> None:
-        """Write metrics.jsonl if it is missing."""
-        if not self.metrics_path.exists():
+        """Write metrics.jsonl if it is missing, broken, or ends before the result."""
+        try:
+            self.read_end(len(self.read_metrics()))
+        except UserError:
             self.write_metrics(rows)
 
     def read_metrics(self) -> list[JsonObject]:

@@ -17,7 +17,8 @@ from ptb_lm.common import json_files
 from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs as results
 from ptb_lm.training import run_flags
-from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.metrics import REMEDY
+from ptb_lm.training.run_directory import CONFIG_REMEDY, RunDirectory
 
 RUN = run_flags.new_config({"hidden_size": 7, "learning_rate": 0.1 + 0.2, "data": "ü", "device": "cpu"})
 RESULT = {**runs.RESULT, "engine": "ünit", "earlier_environments": [{"cores": 2}]}
@@ -83,6 +84,15 @@ def test_removed_checksums_and_another_format_or_order_are_no_change(
     path.write_text("".join(json.dumps(each) + "\n" for each in objects))
     assert not re.search("sha256|crc32", path.read_text())
     assert read(directory) == expected
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_cut_file_is_refused_with_advice(name: str, directory: RunDirectory) -> None:
+    path, (read, _) = directory.path / name, FILES[name]
+    path.write_bytes(path.read_bytes()[:-30])
+    advice = CONFIG_REMEDY if name == "config.json" else REMEDY
+    with pytest.raises(UserError, match=f"^{path}.* is not valid JSON: {advice}$"):
+        read(directory)
 
 
 def texts(path: Path) -> list[str]:
