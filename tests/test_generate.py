@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from support import ROOT
 import ptb_lm
 from ptb_lm import evaluate, generate, neighbours, predict
 from ptb_lm.inference.language_model import LanguageModel
+from ptb_lm.pages.plots import letters_of_any_font
 
 WORDS = ("a", "<eos>", "b", "<unk>", "$", "d", "e")
 
@@ -188,16 +190,28 @@ def test_a_picture_shows_the_commonest_words(
     assert ">e</text>" not in svg
 
 
-def test_words_that_a_font_lacks_are_text_in_an_svg(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_words_that_a_font_lacks_are_text_in_an_svg_and_told_once_of_a_png(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Matplotlib warns of them, and a warning is an error here."""
+    """Matplotlib warns of each letter, and a warning is an error here."""
     pytest.importorskip("sklearn")
     pytest.importorskip("matplotlib")
-    run, path = runs.write_run(tmp_path / "run", ("日本", "<eos>", "b", "<unk>")), tmp_path / "map.svg"
+    run, path = runs.write_run(tmp_path / "run", ("日本", "<eos>", "b", "<unk>")), tmp_path / f"map.{kind}"
     assert runs.run_command(neighbours, run, "--picture", path, "--method", "pca") == 0
-    assert capsys.readouterr().err == f"{neighbours.PROG}: wrote {path}, a map of 4 words\n"
-    assert ">日本</text>" in path.read_text()
+    *warning, line = capsys.readouterr().err.splitlines()
+    assert line == f"{neighbours.PROG}: wrote {path}, a map of 4 words"
+    if kind == "svg":
+        assert not warning
+        assert ">日本</text>" in path.read_text()
+    else:
+        assert re.search(r"^warning: .*fonts lack .* boxes in the \.png; an \.svg shows them$", *warning)
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_other_warnings_of_a_plot_stay() -> None:
+    with pytest.warns(FutureWarning, match="soon"), letters_of_any_font("png"):
+        warnings.warn("soon", FutureWarning, stacklevel=1)
 
 
 @pytest.mark.parametrize("method", ["pca", "tsne"])

@@ -6,6 +6,7 @@ looks is in templates/*.mplstyle.
 
 import contextlib
 import io
+import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _TEMPLATES = Path(__file__).parent / "templates"
 _WIDTH = 4.6  # inches
 _LARGER = 1.3  # how much larger a plot is in a file of its own
-
+_LACKING = "Glyph .* missing from|Matplotlib currently does not support"  # begin the warnings about fonts
 
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # the same figure is the same text
 
@@ -62,12 +63,20 @@ def style_sheets(scheme: str) -> list[Path]:
 
 @contextlib.contextmanager
 def letters_of_any_font(kind: str) -> Iterator[None]:
-    """Let an SVG have letters that matplotlib's fonts lack: they stay text, which its reader's fonts show."""
-    with warnings.catch_warnings():
-        if kind == "svg":
-            lacking = "Glyph .* missing from|Matplotlib currently does not support"
-            warnings.filterwarnings("ignore", lacking, UserWarning)
+    """Let a plot have letters that matplotlib's fonts lack, and say once on stderr if a PNG has.
+
+    In an SVG they stay text, which its reader's fonts show.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", _LACKING, UserWarning)
         yield
+    others = [each for each in caught if not re.match(_LACKING, str(each.message))]
+    if kind == "png" and len(others) < len(caught):
+        streams.print_to_stderr(
+            "warning: matplotlib's fonts lack some letters, which are boxes in the .png; an .svg shows them"
+        )
+    for each in others:
+        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
 def to_file(
