@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import tensorflow as tf
 
-from ptb_lm.common import host, nvidia
+from ptb_lm.common import cli, host, nvidia
 from ptb_lm.common.errors import OutOfMemoryError, UserError
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.choice import Choice
@@ -75,8 +75,10 @@ def choose_device(choice: Choice) -> Device:
     """Return the device that was chosen, and hold it to IEEE float32.
 
     Raises:
-        UserError: There is no such device, or XLA cannot compile the model on it.
+        UserError: There is no such device, or XLA cannot compile the model on it; or TF_NUM_INTRAOP_THREADS
+            is no number of threads, which TensorFlow would not say.
     """
+    cli.from_environment("TF_NUM_INTRAOP_THREADS", cli.whole_number(1, 2**31 - 1), 1)
     gpus = tf.config.list_physical_devices("GPU")
     if choice.device != "cpu" and not gpus:
         problem = f"tensorflow {tf.__version__} finds no CUDA device here"

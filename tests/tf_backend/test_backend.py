@@ -244,6 +244,17 @@ def test_keras_on_another_library_is_refused(tiny_config: Config, monkeypatch: p
         build(tiny_config, "cudnn")
 
 
+@pytest.mark.parametrize("value", ["x", "0", "-1", "2.5"])
+def test_what_is_no_number_of_threads_is_refused(
+    value: str, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorFlow would take as many threads as there are cores, and say nothing."""
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", value)
+    problem = f"^TF_NUM_INTRAOP_THREADS must be a whole number of at least 1, not '{value}'$"
+    with pytest.raises(UserError, match=problem):
+        build(tiny_config, "basic")
+
+
 def test_a_missing_device_is_one_sentence(tiny_config: Config) -> None:
     if tf.config.list_physical_devices("GPU"):
         pytest.skip("there is a CUDA device")
