@@ -42,10 +42,14 @@ def _build(name: str, config: Config, weights: Mapping[str, NDArray[Any]], **cho
     values = {name: value for name, value in dataclasses.asdict(config).items() if name in known}
     before = config_class(**values)
     if flat:
-        return backend.build(before, weights, **chosen)
-    choice = importlib.import_module(f"{folder}.choice").Choice
-    create = choice.create if hasattr(choice, "create") else choice.of
-    return backend.build(before, weights, create(**chosen))
+        model = backend.build(before, weights, **chosen)
+    else:
+        choice = importlib.import_module(f"{folder}.choice").Choice
+        create = choice.create if hasattr(choice, "create") else choice.of
+        model = backend.build(before, weights, create(**chosen))
+    if not hasattr(model, "to_device"):  # whose name was place
+        model.to_device = model.place
+    return model
 
 
 cudnn, block_fused = (functools.partial(_build, name) for name in ("cudnn", "block_fused"))

@@ -54,7 +54,7 @@ def _curves(results: Path) -> Iterator[Curve]:
     """Yield a line for each preset and recipe, the mean of its runs, and one for what was published."""
     runs = run_tables.read(results)
     runs = runs[(runs["data"] == PTB) & (runs["overrides"] == "") & runs["has_ended"]]
-    for place, preset in enumerate(PRESETS):
+    for index, preset in enumerate(PRESETS):
         epochs = store.read(results, store.curves(preset))
         published = run_tables.TUTORIAL_PERPLEXITIES[preset][1]
         ends: list[tuple[float, float]] = []
@@ -62,10 +62,10 @@ def _curves(results: Path) -> Iterator[Curve]:
             own = runs[(runs["preset"] == preset) & (runs["recipe"] == recipe)]
             points = _mean(epochs[epochs["id"].isin(own["id"])])
             if points:  # or no run has ended yet
-                yield _curve(f"{preset}, {recipe} recipe", points, color=f"C{place}", linestyle=line)
+                yield _curve(f"{preset}, {recipe} recipe", points, color=f"C{index}", linestyle=line)
                 ends = [(points[0][0], published), (points[-1][0], published)]
         if ends:
-            yield _curve(f"{preset}, published: {published}", ends, color=f"C{place}", linestyle=":")
+            yield _curve(f"{preset}, published: {published}", ends, color=f"C{index}", linestyle=":")
 
 
 def _curve(label: str, points: list[tuple[float, float]], **look: str) -> Curve:

@@ -45,7 +45,7 @@ def test_bars_are_as_long_as_the_speeds_by_cell_type(tmp_path: Path) -> None:
 def test_the_sentences_follow_the_bars(tmp_path: Path) -> None:
     lines = chart(tmp_path, rounds(SPEEDS), width=200)
     (sentence,) = sentences(summarise(tmp_path).groups)
-    last_bar = max(place for place, line in enumerate(lines) if "█" in line)
+    last_bar = max(index for index, line in enumerate(lines) if "█" in line)
     assert lines[last_bar + 1 : last_bar + 3] == ["", sentence]
 
 

@@ -199,6 +199,7 @@ def test_an_added_function_of_an_earlier_commit_still_builds(
     model = built_by("then=benchmarks.rivals.before:cudnn", tiny_config, weights, monkeypatch)
     assert type(model).__module__.startswith("ptb_lm_before.")
     ((x_BT, y_BT),) = random_windows(tiny_config, 11, 1, seed=2)
-    _, loss = model.evaluate_step(x_BT, y_BT, model.zero_state(3))
+    x_device, y_device = model.to_device(x_BT), model.to_device(y_BT)  # as the benchmark asks it
+    _, loss = model.evaluate_step(x_device, y_device, model.zero_state(3))
     expected, _, _ = reference.loss_and_gradients(weights, x_BT, y_BT, reference.zero_state(weights, 3))
     assert model.read([loss])[0].nll / 3 == pytest.approx(expected, rel=1e-12)

@@ -241,9 +241,9 @@ def test_batches_are_of_like_lengths_and_hold_every_sentence_once() -> None:
     lengths = np.random.default_rng(0).integers(1, 40, 500).tolist()
     grouped = list(reader.batch_by_length(lengths, 100))
     assert sorted(itertools.chain(*grouped)) == list(range(500))
-    padded = sum(len(indices) * max(lengths[place] for place in indices) for indices in grouped)
+    padded = sum(len(indices) * max(lengths[index] for index in indices) for indices in grouped)
     assert padded < 1.1 * sum(lengths)
-    assert all(len(places) * lengths[places[0]] <= 100 for places in grouped)
+    assert all(len(indices) * lengths[indices[0]] <= 100 for indices in grouped)
     assert list(reader.batch_by_length([3, 200, 1], 100)) == [[1], [0, 2]]
 
 
