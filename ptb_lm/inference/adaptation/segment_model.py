@@ -5,7 +5,8 @@ writing them. Here the gradient of a matrix is never made: it is the product of 
 is added to the weights in one pass. The gradient of the embedding is some of its rows.
 
 Shapes: T = time steps of a segment, V = vocabulary, E = embedding width, I = a layer's input width,
-H = hidden units. The batch is one row, and has no axis. Gates lie in the order i, f, g, o along 4H.
+H = hidden units, M = rows of any matrix. The batch is one row, and has no axis. Gates lie in the order i, f,
+g, o along 4H.
 """
 
 import itertools
