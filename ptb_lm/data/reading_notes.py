@@ -1,4 +1,4 @@
-"""What reading a text found that may not be what was meant, counted, and in sentences."""
+"""Notes on a text that was read: what its reader may not have meant, counted and as sentences."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ MARKS = {"\u2028": "U+2028", "\u2029": "U+2029", "\x85": "NEL", "\f": "form feed
 
 @dataclass(frozen=True)
 class ReadingNotes:
-    """What reading a text adds up. A table that is read again is noted once.
+    """What was noticed while a text was read. A table that is read again is noted once.
 
     Attributes:
         marks: The count of each of MARKS.

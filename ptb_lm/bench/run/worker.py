@@ -205,7 +205,7 @@ def main() -> int:
 
 
 def _replies(requests: Iterator[dict[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the reply to each request: to one about a module or the reference, or to a job and on."""
+    """Yield the replies: to one request about a module or the reference, or to a job and all after it."""
     first = next(requests)
     if "import" in first:
         yield _import_function(*first["import"].split(":"))
