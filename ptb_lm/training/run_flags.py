@@ -275,7 +275,7 @@ def add_column(group: argparse._ActionsContainer) -> None:
         "--text-column",
         metavar="NAME",
         help="the column of a JSONL, CSV, TSV or Parquet file that has the text (default: text, sentence, or "
-        "the only one with text)",
+        "the only one with text); the first line of CSV and TSV names the columns",
     )
 
 
