@@ -113,7 +113,7 @@ def load(
     bounds = synthetic.BEST_PERPLEXITIES if data == "synthetic" and vocabulary is None else {}
     notes = ReadingNotes()
     found = splits.find(path, preparation, column)  # complains before 100 MB are read
-    # A text that is split by words is read whole for each split; only the first split notes it.
+    # A text that is split by words is read whole for each split; only the first reading is noted.
     slices = {
         split: text_slice if text_slice.span and text_slice.span[0] else text_slice._replace(notes=notes)
         for split, text_slice in found.items()

@@ -27,8 +27,8 @@ class ReadingNotes:
     def sentences(self) -> Iterator[str]:
         """Yield a sentence for each kind that was found."""
         for column, in_first_line in self.columns.items():
-            place = "; the first line of the file names it" if in_first_line else ""
-            yield f"the text is the column {column!r:.80}, the only one with text{place}"
+            where = "; the first line of the file names it" if in_first_line else ""
+            yield f"the text is the column {column!r:.80}, the only one with text{where}"
         if rows := self.nulls.total():
             yield f"{rows:,} row{'s' * (rows != 1)} without a text left out"
         if marks := " and ".join(f"{count:,} {MARKS[mark]}" for mark, count in self.marks.items() if count):

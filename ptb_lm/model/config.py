@@ -234,8 +234,8 @@ class Config:
     def unit_keep_probs(self) -> tuple[float, ...]:
         """The keep probabilities of the units: of the bottom layer's input, and of each layer's output."""
         between = (self.between_keep_prob,) * (self.num_layers - 1)
-        places = (self.input_keep_prob, *between, self.output_keep_prob)
-        return tuple(place or self.keep_prob for place in places)
+        keep_probs = (self.input_keep_prob, *between, self.output_keep_prob)
+        return tuple(keep_prob or self.keep_prob for keep_prob in keep_probs)
 
     @property
     def has_dropout(self) -> bool:

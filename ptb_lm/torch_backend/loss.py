@@ -63,7 +63,7 @@ class SoftmaxLayer:
         words_contiguous: bool = False,
     ) -> None:
         self.hidden_size = hidden_size
-        # A GPU's matrix units take eight numbers at a time, and rows that begin at such a place.
+        # A GPU's matrix units take eight numbers at a time, and rows that begin at a multiple of eight.
         multiple = 8 if device.type == "cuda" else 1
         rows = -(-(hidden_size + 1) // multiple) * multiple
         options: dict[str, Any] = {"device": device, "dtype": precision.compute}

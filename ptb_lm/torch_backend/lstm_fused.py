@@ -241,7 +241,8 @@ def gate_derivatives(
 ) -> tuple[Tensor, Tensor]:
     """Return the derivatives that do not depend on the gradient that flows back through time, for all steps.
 
-    The gradient with respect to a gate before its nonlinearity, a, is d_c times dc/da, or for o d_h dh/da:
+    The gradient with respect to a gate before its nonlinearity, a, is d_c * dc/da; for o it is d_h * dh/da.
+    These factors are
         i: g i (1 - i)   f: c_before f (1 - f)   g: i (1 - g g)   o: h (1 - o)
     With h = o tanh(c), dh/dc = o (1 - tanh(c)^2) is o - h tanh(c).
 

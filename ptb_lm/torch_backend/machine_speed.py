@@ -49,7 +49,7 @@ COPY_BYTES = 2**27  # more than caches hold
 COPIES = 3
 
 Product = tuple[int, int, int, str]  # m, k, n; which factor lies transposed: "first", "second" or ""
-Operands = tuple[Tensor, Tensor, Tensor]  # a, b and the place of a @ b
+Operands = tuple[Tensor, Tensor, Tensor]  # a, b and a matrix for a @ b
 
 
 class Library(NamedTuple):

@@ -183,7 +183,7 @@ def how_to_continue(path: Path, flag_values: Mapping[str, Any], ranks: Ranks, ch
 
 
 def store_continuation(continuation: str, ranks: Ranks) -> None:
-    """Store how to continue for the launcher of --devices, which prints it if no process is left that can.
+    """Store how to continue, which the launcher of --devices prints if no process is left that can.
 
     Args:
         continuation: The clause that says how to continue, by `how_to_continue`.

@@ -50,7 +50,7 @@ def _on_first(
 class RunDirectory:
     """The files of a run.
 
-    The methods read and write the files; the attributes are their paths, for errors and for people.
+    The methods read and write the files; `config_path` and so on are their paths, for errors and for people.
 
     Of several processes that train the run the first reads and writes, and all know what it read. The others
     need not see the folder: they may be on other machines. An error of the first is one of all.

@@ -397,7 +397,7 @@ def test_a_preparation_is_kept_as_json() -> None:
         Preparation.from_json({**default, "tokenize": "syllables"})
 
 
-def test_part_reads_its_lines_only(tmp_path: Path) -> None:
+def test_a_slice_reads_its_lines_only(tmp_path: Path) -> None:
     path = write(tmp_path / "raw.txt", "a\r\nb\nc\nd\ne")
     for numbers, expected in (({0, 2}, "a b e"), ({1}, "c d"), ({2}, "e")):
         vocabulary, ids = text.build_vocabulary(TextSlice(path, text_file.LineBlocks(2, frozenset(numbers))))

@@ -153,7 +153,7 @@ class Kernels:
         Args:
             a_MK: The left factor.
             b_KN: The right factor.
-            out: The product's place, which shares no memory with the factors.
+            out: Matrix that gets the product; it shares no memory with the factors.
         """
         if out is None:
             out = torch.empty(len(a_MK), b_KN.shape[1], dtype=torch.float32, device="cpu")
@@ -260,7 +260,7 @@ def _to_c(argument: Any) -> Any:
 def check(tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:
     """Raise ValueError unless a tensor is contiguous, on the CPU, and of this type and shape.
 
-    A kernel would read or write outside of another one.
+    Otherwise a kernel would read or write outside of it.
     """
     if (
         tensor.device.type != "cpu"
@@ -273,7 +273,7 @@ def check(tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:
 def check_strided(tensor: Tensor, dtype: torch.dtype, rows: int, width: int, stride: int) -> None:
     """Raise ValueError unless a tensor is a matrix [rows, width] of this type on the CPU.
 
-    Its rows must begin `stride` numbers apart.
+    Its rows must begin `stride` numbers apart: it may be a part of a wider matrix.
     """
     found = (tensor.device.type, tensor.dtype, tuple(tensor.shape), tensor.stride())
     if found != ("cpu", dtype, (rows, width), (stride or 1, 1)):

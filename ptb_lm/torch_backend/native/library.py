@@ -115,8 +115,8 @@ def _compile(compiler: Sequence[str], libraries: Sequence[str], path: Path) -> N
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if "error" in line] or ["without a word"]
             raise MissingError(f"the C++ compiler failed: {lines[0]}")
-        with files.atomic_path(path) as place:  # half a library would end every later process that loads it
-            shutil.copyfile(output, place)
+        with files.atomic_path(path) as copy:  # half a library would end every later process that loads it
+            shutil.copyfile(output, copy)
 
 
 @functools.cache

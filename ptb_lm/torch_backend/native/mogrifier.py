@@ -94,7 +94,7 @@ def forward(
         "mogrifier_forward",
         layer.x_PI.dtype,
         *(len(batch_sizes), list_integers(batch_sizes), ctypes.byref(sizes), len(rounds)),
-        _describe((*each, None, None, *places) for each, places in zip(rounds, factors, strict=True)),
+        _describe((*each, None, None, *pair) for each, pair in zip(rounds, factors, strict=True)),
         *(layer.x_PI, layer.kernel_IG, layer.recurrent_kernel_HG, layer.bias_G),
         *(layer.x_PI.new_empty(gates * sum(sizes.stride)), layer.gates_PG, layer.h, layer.c),
     )
@@ -143,7 +143,7 @@ def backward(
         "mogrifier_backward",
         dtype,
         *(len(batch_sizes), list_integers(batch_sizes), ctypes.byref(sizes), len(rounds)),
-        _describe((*each, *d, *places) for each, d, places in zip(rounds, gradients, factors, strict=True)),
+        _describe((*each, *d, *pair) for each, d, pair in zip(rounds, gradients, factors, strict=True)),
         *(layer.x_PI, layer.kernel_IG, layer.recurrent_kernel_HG),
         *(layer.x_PI.new_empty(sum(widths) * 4 * hidden), layer.gates_PG, layer.h, layer.c),
         *(d_output_PH, d_gates_PG, d_x_PI, d_x, d_h, d_c_BH),
