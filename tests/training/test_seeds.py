@@ -584,7 +584,7 @@ def test_where_others_train_this_process_looks_at_no_device(
 
     started: list[str] = []
     monkeypatch.setattr(runtime, "examine", examine)
-    monkeypatch.setattr(files, "working_folder", lambda: tmp_path)
+    monkeypatch.setattr(run_folders, "working_folder", lambda: tmp_path)
     monkeypatch.setattr(seeds, "_train_in_parallel", lambda commands, jobs: dict.fromkeys(commands, 0))
     given = ["--data", str(data), *runs.FLAGS, "--seeds", "1", "2", *flags]
     seeds.train(train.parse_flags(given), lambda command: bool(started.append(command[-1])))
@@ -628,7 +628,7 @@ def test_nothing_is_made_before_the_framework_is_imported(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A signal that comes meanwhile leaves no folder behind."""
-    monkeypatch.setattr(files, "working_folder", lambda: tmp_path)
+    monkeypatch.setattr(run_folders, "working_folder", lambda: tmp_path)
 
     def missing(choice: Choice) -> None:
         assert not (tmp_path / "checkpoints").exists()
