@@ -102,7 +102,7 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
         (["--lr-decay", "half"], "--lr-decay: "),
         (["--tie-weights", "--embedding-size", "5"], "--embedding-size 6, not 5"),
         (["--mogrifier-rounds", "3"], "--mogrifier-rounds would change nothing with --cell lstm"),
-        (["--cell", "gru", "--mogrifier-rank", "3"], "--mogrifier-rank would change nothing with --cell gru"),
+        (["--cell", "gru", "--mogrifier-rank", "9"], "--mogrifier-rank would change nothing with --cell gru"),
         (
             ["--cell", "mogrifier_lstm", "--mogrifier-rounds", "0", "--mogrifier-rank", "3"],
             "--mogrifier-rank would change nothing with --mogrifier-rounds 0",

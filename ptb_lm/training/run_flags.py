@@ -116,16 +116,16 @@ def check_effects(config: Config, flag_values: Mapping[str, Any]) -> None:
         raise UserError(f"{flag_name(BETWEEN_LAYERS)} would change nothing in a single layer")
     if flag_values.get("variational") and min(config.unit_keep_probs) == 1:
         raise UserError("--variational would change nothing without dropout of units, as by --keep-prob 0.5")
+    for names, field, is_idle in WITHOUT_EFFECT:
+        idle, value = [name for name in names if name in flag_values], getattr(config, field)
+        if idle and is_idle(value):
+            raise UserError(f"{flag_list(idle)} would change nothing with {flag_name(field)} {value}")
     input_sizes = (config.embedding_width, *config.hidden_sizes[:-1])
     full_rank = max(map(min, input_sizes, config.hidden_sizes))
     if (rank := flag_values.get("mogrifier_rank", 0)) > full_rank:
         raise UserError(
             f"--mogrifier-rank {rank} is above {full_rank}, the highest rank of the gates' full kernels"
         )
-    for names, field, is_idle in WITHOUT_EFFECT:
-        idle, value = [name for name in names if name in flag_values], getattr(config, field)
-        if idle and is_idle(value):
-            raise UserError(f"{flag_list(idle)} would change nothing with {flag_name(field)} {value}")
 
 
 def with_fastest(
