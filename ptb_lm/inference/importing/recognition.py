@@ -173,7 +173,7 @@ def _embedding_and_softmax(
     }
     if strange := {"".join(name): others[name] for name in others if name not in {*biases, *tables}}:
         raise UserError(
-            f"a language model of {vocabulary_size:,} words (--vocabulary) has an embedding of as many rows, "
+            f"a language model of {vocabulary_size:,} words has an embedding of as many rows, "
             f"LSTM or GRU layers that read forwards, and a softmax; these tensors do not belong to it: "
             f"{_describe_shapes(strange)}"
         )
