@@ -145,8 +145,8 @@ class Config:
     # NT-ASGD of Merity et al., 2018: averaged SGD, triggered by a criterion that need not be monotone.
     average_after_stall: int = hyperparameter(
         0,
-        "score and keep the mean of the weights from the first epoch on that is worse than the best of those "
-        "more than N epochs earlier; 0: never",
+        "after the first epoch that is worse than the best of those more than N epochs earlier, score and "
+        "keep the mean of the weights; 0: never",
         minimum=0,
         optional=True,
     )

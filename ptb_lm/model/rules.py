@@ -1,4 +1,4 @@
-"""Rules for the model and the precision that a run takes by itself: a table of what was measured.
+"""Rules for the default model and precision of a run: a table of what was measured.
 
 Of the rules that apply, the first in RULES is taken. A rule of half precision is here only if trained runs
 show that it costs no perplexity (results/runs.csv). Some rules cover more than was measured: their comment
