@@ -18,7 +18,7 @@ from ptb_lm.model.rules import Machine
 
 DTYPES = {"fp32": tf.float32, "fp64": tf.float64}
 
-_Given = ParamSpec("_Given")
+_Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
@@ -123,14 +123,14 @@ def convert_allocation_errors() -> Iterator[None]:
 
 
 def in_model_context(
-    method: Callable[Concatenate[Any, _Given], _Result],
-) -> Callable[Concatenate[Any, _Given], _Result]:
+    method: Callable[Concatenate[Any, _Arguments], _Result],
+) -> Callable[Concatenate[Any, _Arguments], _Result]:
     """Run a method on its model's `device`, and convert its allocation errors."""
 
     @functools.wraps(method)
-    def compute(self: Any, /, *given: _Given.args, **named: _Given.kwargs) -> _Result:
+    def compute(self: Any, /, *arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
         with convert_allocation_errors(), tf.device(self.device.name):
-            return method(self, *given, **named)
+            return method(self, *arguments, **named)
 
     return compute
 

@@ -20,7 +20,7 @@ Setting = tuple[Any, str]  # an object of torch's, and the name of an attribute 
 NO_MEMORY = ("DefaultCPUAllocator", "out of memory", "_STATUS_ALLOC_FAILED")
 
 
-_Given = ParamSpec("_Given")
+_Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
@@ -119,16 +119,16 @@ def find_failed_allocation(error: BaseException | None) -> BaseException | None:
 
 
 def in_model_context(
-    method: Callable[Concatenate[Any, _Given], _Result],
-) -> Callable[Concatenate[Any, _Given], _Result]:
+    method: Callable[Concatenate[Any, _Arguments], _Result],
+) -> Callable[Concatenate[Any, _Arguments], _Result]:
     """Run a method with its model's torch settings, and convert its allocation errors.
 
     The model's `settings` is a function that returns a context with the settings of torch.
     """
 
     @functools.wraps(method)
-    def compute(self: Any, /, *given: _Given.args, **named: _Given.kwargs) -> _Result:
+    def compute(self: Any, /, *arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
         with convert_allocation_errors(), self.settings():
-            return method(self, *given, **named)
+            return method(self, *arguments, **named)
 
     return compute

@@ -65,11 +65,13 @@ def remaining_commands(
     existing = [seed for seed, directory in runs.items() if _has_trained(directory) and not overwrite]
     if existing:
         config = _with_origins(config, parent, extend=bool(flag_values.get("extend_vocabulary")))
-    flags = {name: value for name, value in flag_values.items() if name not in ("seeds", "jobs", "run_dir")}
+    seed_flag_values = {
+        name: value for name, value in flag_values.items() if name not in ("seeds", "jobs", "run_dir")
+    }
     commands = {}
     for seed, directory in runs.items():
         if seed in existing:
-            command = _resume_command(directory, seed, config, flags)
+            command = _resume_command(directory, seed, config, seed_flag_values)
         else:
             run_folders.refuse_existing(
                 directory.path,
@@ -79,7 +81,7 @@ def remaining_commands(
             if directory.state_path.parent.is_dir():
                 with directory.lock():  # another process in it is told of before the first seed trains
                     pass
-            command = command_line({**flags, "seed": seed, "run_dir": directory.path})
+            command = command_line({**seed_flag_values, "seed": seed, "run_dir": directory.path})
         if command is not None:
             commands[seed] = command
     return commands
@@ -141,7 +143,7 @@ def _with_origins(config: RunConfig, parent: ParentRun | None, *, extend: bool) 
 
 
 def _resume_command(
-    directory: RunDirectory, seed: int, config: RunConfig, flags: dict[str, Any]
+    directory: RunDirectory, seed: int, config: RunConfig, flag_values: dict[str, Any]
 ) -> list[str] | None:
     """Return the arguments that continue a run; None if it is finished.
 
@@ -166,7 +168,7 @@ def _resume_command(
         raise UserError(
             f"{directory.state_path} is missing, and the run cannot continue to epoch {epochs} without it"
         )
-    kept = {name: value for name, value in flags.items() if name not in NEW_RUN_FLAGS}
+    kept = {name: value for name, value in flag_values.items() if name not in NEW_RUN_FLAGS}
     return command_line({**kept, "seed": seed, "epochs": epochs, "resume": path})
 
 
