@@ -274,8 +274,8 @@ def add_column(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--text-column",
         metavar="NAME",
-        help="the column of a JSONL, CSV, TSV or Parquet file that has the text (default: text, sentence, or "
-        "the only one with text); the first line of CSV and TSV names the columns",
+        help="text column of a JSONL, Parquet, CSV or TSV file (the last two with a header; default: text, "
+        "sentence, or the only one with text)",
     )
 
 
