@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -59,7 +58,7 @@ class Device:
         facts: dict[str, Any] = {
             "tensorflow": tf.__version__,
             "threads": tf.config.threading.get_intra_op_parallelism_threads()
-            or os.environ.get("TF_NUM_INTRAOP_THREADS")
+            or _threads_from_environment()
             or "one a core",
             "device": f"cpu ({platform.machine()})",
         }
@@ -71,6 +70,12 @@ class Device:
         return facts
 
 
+def _threads_from_environment() -> str:
+    """Return TF_NUM_INTRAOP_THREADS; "" if TensorFlow is to choose, because it is 0 or not set."""
+    number = cli.from_environment("TF_NUM_INTRAOP_THREADS", cli.whole_number(0, 2**31 - 1), 0)
+    return str(number) if number else ""
+
+
 def choose_device(choice: Choice) -> Device:
     """Return the device that was chosen, and hold it to IEEE float32.
 
@@ -78,7 +83,7 @@ def choose_device(choice: Choice) -> Device:
         UserError: There is no such device, or XLA cannot compile the model on it; or TF_NUM_INTRAOP_THREADS
             is no number of threads, which TensorFlow would not say.
     """
-    cli.from_environment("TF_NUM_INTRAOP_THREADS", cli.whole_number(1, 2**31 - 1), 1)
+    _threads_from_environment()
     gpus = tf.config.list_physical_devices("GPU")
     if choice.device != "cpu" and not gpus:
         problem = f"tensorflow {tf.__version__} finds no CUDA device here"

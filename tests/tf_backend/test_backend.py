@@ -244,15 +244,24 @@ def test_keras_on_another_library_is_refused(tiny_config: Config, monkeypatch: p
         build(tiny_config, "cudnn")
 
 
-@pytest.mark.parametrize("value", ["x", "0", "-1", "2.5"])
+@pytest.mark.parametrize("value", ["x", "-1", "2.5"])
 def test_what_is_no_number_of_threads_is_refused(
     value: str, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TensorFlow would take as many threads as there are cores, and say nothing."""
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", value)
-    problem = f"^TF_NUM_INTRAOP_THREADS must be a whole number of at least 1, not '{value}'$"
+    problem = f"^TF_NUM_INTRAOP_THREADS must be a whole number of at least 0, not '{value}'$"
     with pytest.raises(UserError, match=problem):
         build(tiny_config, "basic")
+
+
+@pytest.mark.parametrize(("value", "threads"), [("0", "one a core"), ("", "one a core"), ("3", "3")])
+def test_the_threads_of_the_environment_are_recorded(
+    value: str, threads: str, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorFlow takes 0 as leaving the number to it."""
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", value)
+    assert build(tiny_config, "basic").environment()["threads"] == threads
 
 
 def test_a_missing_device_is_one_sentence(tiny_config: Config) -> None:
