@@ -356,8 +356,12 @@ def test_a_gpu_multiplies_in_ieee_float32(run: Path, monkeypatch: pytest.MonkeyP
         return Perplexities(2.0, None, 2.0)
 
     monkeypatch.setattr(AdaptedScorer, "perplexities", score)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32")
-    assert runs.run_command(evaluate, run, "--cache", "--device", "cuda") == 0
+    products = torch.backends.cuda.matmul
+    before, products.fp32_precision = products.fp32_precision, "tf32"
+    try:  # monkeypatch would delete it: the object has no attributes of its own
+        assert runs.run_command(evaluate, run, "--cache", "--device", "cuda") == 0
+    finally:
+        products.fp32_precision = before
     assert found == ["ieee"]
 
 
