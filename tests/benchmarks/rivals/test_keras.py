@@ -114,6 +114,10 @@ def measured(
     request: pytest.FixtureRequest, processes: dict[str, ProcessPoolExecutor]
 ) -> tuple[Variant, dict[str, Any]]:
     variant: Variant = request.param
+    if variant.device == "cuda":
+        absent = within(processes, variant.framework).submit(absent_device, variant.framework).result()
+        if absent:
+            pytest.skip(absent)
     return variant, within(processes, variant.framework).submit(measure, variant).result()
 
 
