@@ -158,7 +158,7 @@ FIGURES: dict[str, Callable[[ResultGroup, Result, LogMean | None], str]] = {
 def where(summary: Summary, framework: str = "torch") -> str:
     """Return the machine, the version of a framework if it is known, and the commit of a benchmark."""
     facts = {name: "/".join(values) for name, values in summary.environment.items()}
-    cores = [f"{facts['cores']} cores"] if _is_on_cpu(facts) and "cores" in facts else []
+    cores = [f"{facts['cores']} cores"] if is_on_cpu(facts) and "cores" in facts else []
     version = [f"{framework} {facts[framework]}"] if framework in facts else []
     return ", ".join(
         [_machine(facts), *cores, *version, f"commit {' and '.join(_commits(summary)) or 'unknown'}"]
@@ -170,14 +170,15 @@ def _commits(summary: Summary) -> list[str]:
 
 
 def _machine(facts: Mapping[str, str]) -> str:
-    if not _is_on_cpu(facts):
+    if not is_on_cpu(facts):
         return facts["device"]
     processor = facts.get("processor", facts.get("cpu", "a CPU"))
     instructions = distinct(re.findall(r"\bAVX\w+", facts.get("device", "")))  # torch alone tells them
     return f"{processor} with {' or '.join(instructions)}" if instructions else processor
 
 
-def _is_on_cpu(facts: Mapping[str, str]) -> bool:
+def is_on_cpu(facts: Mapping[str, str]) -> bool:
+    """Return whether an environment has no GPU."""
     return facts.get("device", "cpu").startswith("cpu")
 
 

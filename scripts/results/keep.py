@@ -13,7 +13,7 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs
 from ptb_lm.inference.adaptation import DynamicEvaluation, NeuralCache
 from ptb_lm.training.run_directory import RunDirectory
-from results import flags, store
+from results import benchmarks, flags, store
 
 EPOCH = re.compile(r"^epoch (\d+): (.*)$", re.M)
 SCORES = re.compile(r"test accuracy ([\d.]+), AUC ([\d.]+) \(weights of epoch (\d+)\)")
@@ -94,6 +94,13 @@ def _provenance(environment: Mapping[str, Any]) -> dict[str, Any]:
     return {name: environment.get(name) for name in names}
 
 
+def _machine(environment: Mapping[str, Any], more: str = "") -> str:
+    """Return an environment's GPU, or its processor and what else is told of a processor."""
+    if benchmarks.is_on_cpu(environment):
+        return f"{environment['processor']}{more}"
+    return str(environment["device"])
+
+
 def adaptation(results: Path, file: Path, name: str, of: str) -> None:
     """Keep the test of a run that adapts to the text: a row of runs.csv, its details, and all trials.
 
@@ -118,7 +125,7 @@ def adaptation(results: Path, file: Path, name: str, of: str) -> None:
             "valid": found["adapted_perplexity_there"] if found["tuned_on"] == "valid" else None,
             "test": found["adapted_perplexity"],
             "seconds": found["seconds"],
-            "machine": f"{environment['processor']}, threads: {environment['threads']}",
+            "machine": _machine(environment, f", threads: {environment['threads']}"),
             "adapted": f"{found['adapted_by']}: {'; '.join(settings)}",
             **_provenance(environment),
             "command": found["command"],
@@ -187,7 +194,7 @@ def study(results: Path, path: Path, kind: str, name: str, *, command: str = "")
 def _lines(folder: Path) -> Iterator[dict[str, Any]]:
     facts, *found = map(json.loads, (folder / "rows.jsonl").read_text(encoding="utf-8").splitlines())
     engine = facts.get("engine")
-    yield {"command": facts["command"], "machine": facts["processor"], "engine": engine, **_provenance(facts)}
+    yield {"command": facts["command"], "machine": _machine(facts), "engine": engine, **_provenance(facts)}
     yield from found
 
 
@@ -195,7 +202,7 @@ def _gate(file: Path) -> Iterator[dict[str, Any]]:
     lines = file.read_text(encoding="utf-8").splitlines()
     facts = dict(line[2:].split(": ", 1) for line in lines if line.startswith("- "))
     command = re.search(r"`(python .*?)`; seed", "\n".join(lines))
-    yield {"command": command[1] if command else "", "machine": facts["processor"], **_provenance(facts)}
+    yield {"command": command[1] if command else "", "machine": _machine(facts), **_provenance(facts)}
     titles, _, *table = (
         [cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("|")
     )

@@ -10,6 +10,7 @@ import pytest
 import runs
 from support import ROOT, reference_perplexity
 
+from ptb_lm import evaluate
 from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs as trained
 from ptb_lm.training import run_data
@@ -87,6 +88,17 @@ def test_a_finished_run_stays_until_another_has_ended(run: Path, tmp_path: Path)
     (copy / "result.json").unlink()
     assert not keep.run(results, copy, "mine", replace=True)
     assert runs.files(results) == before
+
+
+def test_an_adapted_test_has_the_machine_that_computed_it(run: Path, tmp_path: Path) -> None:
+    file, results = tmp_path / "out" / "result.json", tmp_path / "results"
+    assert runs.run_command(evaluate, run, "--cache", "--tune", "--out", file.parent) == 0
+    keep.adaptation(results, file, "on a CPU", "mine")
+    runs.change(file, lambda result: result["environment"].update(device="NVIDIA H200", cuda="13.0"))
+    keep.adaptation(results, file, "on a GPU", "mine")
+    machines = store.read(results, store.RUNS).set_index("id")["machine"]
+    assert machines["on a GPU"] == "NVIDIA H200"
+    assert "threads: " in machines["on a CPU"]
 
 
 def as_a_record(result: dict[str, Any]) -> None:

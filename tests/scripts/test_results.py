@@ -55,6 +55,15 @@ def test_the_names_of_the_plan_exist() -> None:
     assert all(plan.training(step.after).keep == plan.RUN for step in steps if step.after)
     ids = [step.id for step in steps if step.keep and step.id not in ("quick-DEVICE", "medium-cudnn-DEVICE")]
     assert len(ids) == len({*ids}), "two results would take each other's place"
+    on_any = [step for step in steps if step.keep and not step.on]
+    assert all("DEVICE" in step.id for step in on_any if "DEVICE" in step.command("DEVICE"))
+
+
+def test_on_a_gpu_nothing_is_asked_of_tensorflow_which_is_installed_for_a_cpu() -> None:
+    steps = [step for name in plan.read() for step in plan.steps_of(name, "cuda")]
+    assert not [
+        step.run for step in steps if step.needs == "tensorflow" or "--framework tensorflow" in step.run
+    ]
 
 
 def test_what_is_kept_of_a_training_is_what_its_command_gives_today() -> None:
@@ -176,7 +185,7 @@ def test_rows_of_two_processes_at_once_are_both_kept(tmp_path: Path, monkeypatch
     assert {*read(tmp_path, "t.csv")["id"]} == {"first", "second"}
 
 
-ROWS = """{"command": "python x", "processor": "AMD EPYC", "commit": "71133183"}
+ROWS = """{"command": "python x", "processor": "AMD EPYC", "device": "NVIDIA H200", "commit": "71133183"}
 {"operation": "aten::mm", "self_ms": 665.181, "steps": 5}
 {"operation": "total", "self_ms": 1486.0, "steps": 5}
 """
@@ -187,6 +196,7 @@ test accuracy 0.9650, AUC 0.9880 (weights of epoch 7)
 GATE = """`python -m ptb_lm.bench check quick`; seed 1. Nothing was timed.
 - commit: be3c552
 - processor: AMD EPYC
+- device: cpu (x86_64, AVX2)
 
 | workload | variant | loss |
 | --- | --- | --- |
@@ -195,20 +205,27 @@ GATE = """`python -m ptb_lm.bench check quick`; seed 1. Nothing was timed.
 
 
 @pytest.mark.parametrize(
-    ("kind", "file", "text", "found"),
+    ("kind", "file", "text", "machine", "found"),
     [
-        ("profiles", "rows.jsonl", ROWS, {"self_ms": [665.181, 1486.0], "steps": [5, 5]}),
+        (
+            "profiles",
+            "rows.jsonl",
+            ROWS,
+            "NVIDIA H200",
+            {"self_ms": [665.181, 1486.0], "steps": [5, 5]},
+        ),
         (
             "templates",
             "",
             TEMPLATE,
+            None,
             {"epoch": [1, 7], "test/auc": [None, 0.988], "valid/auc": [0.5659, None]},
         ),
-        ("gate", "", GATE, {"variant": ["torch/basic"], "loss": ["9e-08 of 2e-06"]}),
+        ("gate", "", GATE, "AMD EPYC", {"variant": ["torch/basic"], "loss": ["9e-08 of 2e-06"]}),
     ],
 )
 def test_a_study_becomes_rows(
-    kind: str, file: str, text: str, found: dict[str, list[object]], tmp_path: Path
+    kind: str, file: str, text: str, machine: str | None, found: dict[str, list[object]], tmp_path: Path
 ) -> None:
     written = tmp_path / "out"
     if file:
@@ -220,6 +237,7 @@ def test_a_study_becomes_rows(
         assert [None if value != value else value for value in table[column]] == values
     (about,) = store.read(tmp_path, store.STUDIES).to_dict("records")
     assert (about["id"], about["study"], bool(about["command"])) == ("mine", kind, True)
+    assert about.get("machine") == machine
     (written / file if file else written).write_text("nothing of it\n")
     with pytest.raises(UserError, match=kind):
         keep.study(tmp_path, written, kind, "mine")
