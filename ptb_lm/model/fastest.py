@@ -19,7 +19,7 @@ from ptb_lm.model.rules import BFLOAT16, FEATURES, MEASURED_CORES, RULES, SAFE_P
 
 AUTO_CHOICES = ("model", "precision")  # the choices that this module makes
 SAFE_MODELS = ("cudnn", "block_fused", "block", "basic")  # the framework's own layer first
-# What a user can try where nothing was measured, by framework and device.
+# What a user can try where no rule applies, by framework and device.
 ADVICE = {
     ("torch", "cuda"): "--precision tf32 or fp16, and --model persistent up to 1,024 units, may be faster: "
     "{bench} run peak measures them"
@@ -130,13 +130,19 @@ def is_slow(precision: str, choice: Choice) -> bool:
 
 
 def _examine(choice: Choice, ranks: Ranks) -> Machine:
-    """Return the machine, with the features that those of all processes have; without a device if unknown."""
+    """Return the machine, with the features that those of all processes have; without a device if unknown.
+
+    Its name says so where another process has fewer features.
+    """
     if not choice.framework_row.examine:
         return Machine(device="", name=choice.framework)
     machine: Machine = choice.import_function(choice.framework_row.examine)(choice.device)
     lacking = ranks.max_over_ranks([int(feature not in machine.features) for feature in FEATURES])
-    common = {feature for feature, lacks in zip(FEATURES, lacking, strict=True) if not lacks}
-    return dataclasses.replace(machine, features=frozenset(common))
+    common = frozenset(feature for feature, lacks in zip(FEATURES, lacking, strict=True) if not lacks)
+    if common == machine.features:
+        return machine
+    name = f"machines of which not every one is {machine.name}"
+    return dataclasses.replace(machine, name=name, features=common)
 
 
 def _explain(
@@ -149,6 +155,9 @@ def _explain(
 ) -> str:
     """Return the sentence about a choice by a rule: what was measured, and how far this is from that."""
     what, kind = _describe(choice, fixed)
+    unproven = rule.unproven if "precision" not in fixed else ""
+    alternative = f"model in {rule.precision}" if unproven else kind
+    cost = f", and no perplexity in {unproven} has been compared" if unproven else ""
     files = [*dict.fromkeys(file for file, _ in rule.evidence)]
     more = f" and {len(files) - 2} more" if len(files) > 2 else ""
     *others, last = dict.fromkeys(workload for _, workload in rule.evidence)
@@ -162,8 +171,8 @@ def _explain(
         beyond.append(f"{processes} processes")
     not_measured = f", though not with {' or '.join(beyond)}" if beyond else ""
     measured = (
-        f"{what}, for {machine.name}: no other {kind} was measured to be faster for {workloads} "
-        f"(results/bench: {', '.join(files[:2])}{more}){not_measured}"
+        f"{what}, for {machine.name}: no other {alternative} was measured to be faster for {workloads} "
+        f"(results/bench: {', '.join(files[:2])}{more}){not_measured}{cost}"
     )
     if choice.precision == SAFE_PRECISION:
         return measured
@@ -173,7 +182,7 @@ def _explain(
 
 
 def _explain_safe(choice: Choice, config: Config, machine: Machine, fixed: Collection[str]) -> str:
-    """Return the sentence about a safe choice: what nothing was measured for, and what the user can try."""
+    """Return the sentence about a safe choice: what no rule is about, and what the user can try."""
     what, kind = _describe(choice, fixed)
     is_usual = choice.execution == choice.framework_row.executions[0]
     execution = "" if is_usual else f", --execution {choice.execution}"
@@ -181,7 +190,7 @@ def _explain_safe(choice: Choice, config: Config, machine: Machine, fixed: Colle
     how = f"{choice.framework} {config.cell} of {units}, on {machine.name}"
     advice = ADVICE.get((choice.framework, machine.device)) if "precision" not in fixed else None
     advice = f"; {advice.format(bench=command_name('bench'))}" if advice else ""
-    return f"{what}: the safe {kind}, because nothing was measured for {how}{advice}"
+    return f"{what}: the safe {kind}, because no rule covers {how}{advice}"
 
 
 def _describe(choice: Choice, fixed: Collection[str]) -> tuple[str, str]:
