@@ -139,7 +139,7 @@ def test_a_mirror_that_is_no_url(folder: Path, mirror: str) -> None:
 
 def test_no_mirror_has_the_files(server: Server, folder: Path, dead: str) -> None:
     sentence = failure(folder, f"{server.url}/nowhere", f"{server.url}/nowhere.tgz", dead)
-    assert sentence.count("404") == 2
+    assert sentence.count("HTTP Error 404") == 2
     assert "refused" in sentence
     assert "mirror" in failure(folder)
 
