@@ -1,7 +1,9 @@
 """Fixtures that the tests share, and what pytest does before a test."""
 
+import contextlib
 import functools
 import gc
+import importlib
 import os
 import signal
 from collections.abc import Iterator
@@ -13,6 +15,9 @@ import pytest
 # NumPy and the frameworks read this when they are imported.
 for variable in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
     os.environ.setdefault(variable, "1")
+# Before any test imports TensorFlow: ptb_lm/tf_backend/__init__.py says why.
+with contextlib.suppress(ImportError):
+    importlib.import_module("triton")
 
 import runs  # noqa: E402
 from support import ROOT  # noqa: E402

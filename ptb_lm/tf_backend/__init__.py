@@ -1,10 +1,15 @@
 """The TensorFlow backend. Importing it imports TensorFlow, quietly and without Keras."""
 
+import importlib
 import os
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 from ptb_lm.common.host import hold_back_stderr, set_variable
 
+# Torch's builds for CUDA bring Triton, and import it late. If TensorFlow is there by then, Triton calls
+# TensorFlow's LLVM in place of its own, and the process ends (tensorflow/tensorflow, issue 124205).
+with suppress(ImportError):
+    importlib.import_module("triton")
 # Take GPU memory as it is needed, not all of it.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 _quiet = "TF_CPP_MIN_LOG_LEVEL" not in os.environ  # nobody asked for TensorFlow's log

@@ -348,6 +348,16 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_triton_is_there_before_tensorflow(tmp_path: Path) -> None:
+    """Later it would crash. The one here stands for that of torch's builds for CUDA."""
+    (tmp_path / "triton.py").write_text("import sys; assert 'tensorflow' not in sys.modules\n")
+    begin = "import sys; sys.path.insert(0, sys.argv[1])"
+    end = "assert {'triton', 'tensorflow'} <= {*sys.modules}"
+    for module in ("ptb_lm.tf_backend", "ptb_lm.bench.rivals.plain_tensorflow"):
+        ended = python(f"{begin}; import {module}; {end}", str(tmp_path))
+        assert (ended.returncode, ended.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("framework", "chosen", "last"),
     [

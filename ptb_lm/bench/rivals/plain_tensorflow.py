@@ -8,6 +8,9 @@ mixed_bfloat16.
 Shapes: B = batch, T = time steps, N = B * T tokens, E = embedding width, H = hidden units, V = vocabulary.
 """
 
+import ptb_lm.tf_backend  # noqa: F401  (imports TensorFlow, quietly)
+
+# isort: split
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
