@@ -6,7 +6,7 @@ r"""TensorFlow's `block_fused` without one of its optimisations: what each of th
 Each function builds the model with one thing as TensorFlow's own operations do it. As in without.py.
 """
 
-import ptb_lm.tf_backend  # noqa: F401  (imports TensorFlow, quietly)
+import ptb_lm.tf_backend  # noqa: F401  (TensorFlow, quietly, after Triton)
 
 # isort: split
 from collections.abc import Mapping

@@ -3,7 +3,7 @@
 Shapes: B = batch, T = time steps, I = features, C = classes, U = labels a sequence.
 """
 
-import ptb_lm.tf_backend  # noqa: F401  (imports TensorFlow, quietly)
+import ptb_lm.tf_backend  # noqa: F401  (TensorFlow, quietly, after Triton)
 
 # isort: split
 from collections.abc import Mapping, Sequence

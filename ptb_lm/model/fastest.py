@@ -1,7 +1,6 @@
 """The model and the precision that a run takes if no flag names them: the fastest that was measured.
 
-The rules are in rules.py. Where no rule is about a machine, a cell or a size, nothing faster has been shown,
-and the safe choice is made: the framework's own layer, in float32.
+The rules are in rules.py. Where none applies, the safe choice is made: the framework's own layer, in float32.
 """
 
 import dataclasses
@@ -132,17 +131,16 @@ def is_slow(precision: str, choice: Choice) -> bool:
 def _examine(choice: Choice, ranks: Ranks) -> Machine:
     """Return the machine, with the features that those of all processes have; without a device if unknown.
 
-    Its name says so where another process has fewer features.
+    Its name says so where another process lacks one that this has.
     """
     if not choice.framework_row.examine:
         return Machine(device="", name=choice.framework)
     machine: Machine = choice.import_function(choice.framework_row.examine)(choice.device)
     lacking = ranks.max_over_ranks([int(feature not in machine.features) for feature in FEATURES])
-    common = frozenset(feature for feature, lacks in zip(FEATURES, lacking, strict=True) if not lacks)
+    common = machine.features - {feature for feature, lacks in zip(FEATURES, lacking, strict=True) if lacks}
     if common == machine.features:
         return machine
-    name = f"machines of which not every one is {machine.name}"
-    return dataclasses.replace(machine, name=name, features=common)
+    return dataclasses.replace(machine, name=f"unlike devices, one of them {machine.name}", features=common)
 
 
 def _explain(
@@ -155,9 +153,15 @@ def _explain(
 ) -> str:
     """Return the sentence about a choice by a rule: what was measured, and how far this is from that."""
     what, kind = _describe(choice, fixed)
-    unproven = rule.unproven if "precision" not in fixed else ""
-    alternative = f"model in {rule.precision}" if unproven else kind
-    cost = f", and no perplexity in {unproven} has been compared" if unproven else ""
+    is_open = "precision" not in fixed
+    # A faster precision may not be for this machine, or not be proven.
+    alternative = f"model in {SAFE_PRECISION}" if is_open and rule.precision == SAFE_PRECISION else kind
+    unproven = (
+        f"; {rule.faster_precision} is faster where the processor multiplies in it, but no trained "
+        f"{config.cell} shows what it costs"
+        if is_open and rule.faster_precision
+        else ""
+    )
     files = [*dict.fromkeys(file for file, _ in rule.evidence)]
     more = f" and {len(files) - 2} more" if len(files) > 2 else ""
     *others, last = dict.fromkeys(workload for _, workload in rule.evidence)
@@ -172,7 +176,7 @@ def _explain(
     not_measured = f", though not with {' or '.join(beyond)}" if beyond else ""
     measured = (
         f"{what}, for {machine.name}: no other {alternative} was measured to be faster for {workloads} "
-        f"(results/bench: {', '.join(files[:2])}{more}){not_measured}{cost}"
+        f"(results/bench: {', '.join(files[:2])}{more}){not_measured}{unproven}"
     )
     if choice.precision == SAFE_PRECISION:
         return measured
@@ -182,7 +186,7 @@ def _explain(
 
 
 def _explain_safe(choice: Choice, config: Config, machine: Machine, fixed: Collection[str]) -> str:
-    """Return the sentence about a safe choice: what no rule is about, and what the user can try."""
+    """Return the sentence about a safe choice: why it is one, and what the user can try."""
     what, kind = _describe(choice, fixed)
     is_usual = choice.execution == choice.framework_row.executions[0]
     execution = "" if is_usual else f", --execution {choice.execution}"
@@ -190,7 +194,7 @@ def _explain_safe(choice: Choice, config: Config, machine: Machine, fixed: Colle
     how = f"{choice.framework} {config.cell} of {units}, on {machine.name}"
     advice = ADVICE.get((choice.framework, machine.device)) if "precision" not in fixed else None
     advice = f"; {advice.format(bench=command_name('bench'))}" if advice else ""
-    return f"{what}: the safe {kind}, because no rule covers {how}{advice}"
+    return f"{what}: the safe {kind}, because no rule fits this run ({how}){advice}"
 
 
 def _describe(choice: Choice, fixed: Collection[str]) -> tuple[str, str]:

@@ -57,11 +57,11 @@ class Rule:
         max_processes: Largest number of processes and devices.
         variant: Name of the benchmark's variant that was measured.
         evidence: (file in results/bench, workload) of each measurement; there no variant that the rule could
-            have taken instead is faster, by its 95 % interval.
+            have taken instead is faster, by its 95 % interval, except in `faster_precision`.
         runs: Names of runs in results/runs.csv in this precision, if it rounds. Each has a counterpart in
             float32 with the same hyper-parameters, whose perplexity is lower by no more than chance explains.
-        unproven: A faster precision that is not taken, because no runs show that it costs no perplexity; ""
-            if there is none.
+        faster_precision: One that is faster where the processor multiplies in it, and is not taken, because
+            no runs show what it costs in perplexity; "" if there is none.
     """
 
     framework: str = "torch"
@@ -78,7 +78,7 @@ class Rule:
     variant: str
     evidence: tuple[tuple[str, str], ...]
     runs: tuple[str, ...] = ()
-    unproven: str = ""
+    faster_precision: str = ""
 
     def applies(
         self, choice: Choice, config: Config, machine: Machine, *, fixed: Collection[str], processes: int
@@ -164,7 +164,7 @@ RULES: tuple[Rule, ...] = (
         widest_measured=650,
         variant="torch/block_fused",
         evidence=tuple(("mogrifier-cpu", f"medium-mogrifier_lstm{rank}") for rank in ("", "-rank-84")),
-        unproven="bf16",  # twice as fast, where the processor multiplies in it
+        faster_precision="bf16",
     ),
     # The largest width and batch are those of cuDNN's persistent kernel.
     Rule(

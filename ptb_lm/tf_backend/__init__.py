@@ -1,4 +1,4 @@
-"""The TensorFlow backend. Importing it imports TensorFlow, quietly and without Keras."""
+"""The TensorFlow backend. Importing it imports TensorFlow, quietly, without Keras and after Triton."""
 
 import importlib
 import os
@@ -6,10 +6,6 @@ from contextlib import nullcontext, suppress
 
 from ptb_lm.common.host import hold_back_stderr, set_variable
 
-# Torch's builds for CUDA bring Triton, and import it late. If TensorFlow is there by then, Triton calls
-# TensorFlow's LLVM in place of its own, and the process ends (tensorflow/tensorflow, issue 124205).
-with suppress(ImportError):
-    importlib.import_module("triton")
 # Take GPU memory as it is needed, not all of it.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 _quiet = "TF_CPP_MIN_LOG_LEVEL" not in os.environ  # nobody asked for TensorFlow's log
@@ -19,4 +15,8 @@ if _quiet:
 # `--model cudnn` on a CPU needs it. tf.keras, which reads this variable when it is first used, is as ever.
 _legacy = set_variable("TF_USE_LEGACY_KERAS", os.environ.get("TF_USE_LEGACY_KERAS", "1"))
 with _legacy, hold_back_stderr() if _quiet else nullcontext():
+    # Torch's builds for CUDA bring Triton, and import it late. If TensorFlow is there by then, Triton calls
+    # TensorFlow's LLVM in place of its own, and the process ends (tensorflow/tensorflow, issue 124205).
+    with suppress(Exception):  # whatever is wrong with Triton, TensorFlow does not need it
+        importlib.import_module("triton")
     import tensorflow  # noqa: F401

@@ -178,7 +178,7 @@ def _machine(facts: Mapping[str, str]) -> str:
 
 
 def is_on_cpu(facts: Mapping[str, str]) -> bool:
-    """Return whether an environment has no GPU."""
+    """Return whether what ran in an environment ran on its CPU."""
     return facts.get("device", "cpu").startswith("cpu")
 
 

@@ -127,7 +127,7 @@ def contention(results: Path) -> str:
 
 
 def gate(results: Path) -> str:
-    """Return how near the implementations are to the reference: the largest error of each kind in a suite."""
+    """Return how near the implementations are to the reference: the largest error of each kind in a check."""
     found = store.read(results, "studies/gate.csv")
     columns = [name for name in ("loss", "norm", "gradient", "bias", "length") if name in found]
     rows = []
@@ -136,7 +136,7 @@ def gate(results: Path) -> str:
         cells = [max(part[kind].dropna(), key=_error, default="–") for kind in columns]
         rows.append([name.removeprefix("gate-"), precision, str(len(part)), *cells])
     errors = [f"largest {kind} error:" for kind in columns]
-    return write_markdown(["suite", "precision", "variants that agree:", *errors], rows)
+    return write_markdown(["check", "precision", "variants that agree:", *errors], rows)
 
 
 def _error(cell: str) -> float:

@@ -59,7 +59,7 @@ def test_the_names_of_the_plan_exist() -> None:
     assert all("DEVICE" in step.id for step in on_any if "DEVICE" in step.command("DEVICE"))
 
 
-def test_on_a_gpu_nothing_is_asked_of_tensorflow_which_is_installed_for_a_cpu() -> None:
+def test_no_step_on_a_gpu_is_of_tensorflow_alone_which_is_installed_for_a_cpu() -> None:
     steps = [step for name in plan.read() for step in plan.steps_of(name, "cuda")]
     assert not [
         step.run for step in steps if step.needs == "tensorflow" or "--framework tensorflow" in step.run

@@ -353,7 +353,8 @@ def test_triton_is_there_before_tensorflow(tmp_path: Path) -> None:
     (tmp_path / "triton.py").write_text("import sys; assert 'tensorflow' not in sys.modules\n")
     begin = "import sys; sys.path.insert(0, sys.argv[1])"
     end = "assert {'triton', 'tensorflow'} <= {*sys.modules}"
-    for module in ("ptb_lm.tf_backend", "ptb_lm.bench.rivals.plain_tensorflow"):
+    of_rivals = ("ptb_lm.bench.rivals.plain_tensorflow", "benchmarks.rivals.without_tensorflow")
+    for module in ("ptb_lm.tf_backend", *of_rivals):
         ended = python(f"{begin}; import {module}; {end}", str(tmp_path))
         assert (ended.returncode, ended.stderr) == (0, "")
 

@@ -6,7 +6,7 @@ from benchmarks.rivals.keras import choose
 
 choose("tensorflow")
 
-import ptb_lm.tf_backend  # noqa: E402, F401  (imports TensorFlow, quietly)
+import ptb_lm.tf_backend  # noqa: E402, F401  (TensorFlow, quietly, after Triton)
 
 # isort: split
 import tensorflow as tf  # noqa: E402

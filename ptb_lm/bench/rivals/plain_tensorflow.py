@@ -8,7 +8,7 @@ mixed_bfloat16.
 Shapes: B = batch, T = time steps, N = B * T tokens, E = embedding width, H = hidden units, V = vocabulary.
 """
 
-import ptb_lm.tf_backend  # noqa: F401  (imports TensorFlow, quietly)
+import ptb_lm.tf_backend  # noqa: F401  (TensorFlow, quietly, after Triton)
 
 # isort: split
 from collections.abc import Mapping, Sequence
