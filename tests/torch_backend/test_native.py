@@ -33,6 +33,7 @@ needs_kernels = pytest.mark.skipif(
 TYPES = [torch.float32, torch.bfloat16]
 # Relative to the norm of what is computed; bfloat16 rounds each number that is kept to 2^-9.
 ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
+WIDE = 1501  # units: in the backward pass the gates of so wide a layer are multiplied a stretch at a time
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,7 @@ def in_threads(*counts: int) -> Iterator[int]:
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("hidden", [1, 5, 16, 37, 70])
+@pytest.mark.parametrize("hidden", [1, 5, 16, 37, 70, WIDE])
 @pytest.mark.parametrize("batch_sizes", [(1,), (3, 3, 3, 3), (4, 3, 3, 1, 1), (21, 20)])
 def test_the_recurrence_and_its_gradients(
     dtype: torch.dtype, hidden: int, batch_sizes: tuple[int, ...]
@@ -104,7 +105,8 @@ def test_the_recurrence_and_its_gradients(
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("rounds", "rank"), [(0, 0), (1, 3), (2, 0), (5, 0), (5, 37)])
 @pytest.mark.parametrize(
-    ("inputs", "hidden", "batch_sizes"), [(1, 5, (1,)), (37, 70, (4, 3, 3, 1, 1)), (70, 33, (21, 20))]
+    ("inputs", "hidden", "batch_sizes"),
+    [(1, 5, (1,)), (37, 70, (4, 3, 3, 1, 1)), (70, 33, (21, 20)), (37, WIDE, (3, 2))],
 )
 def test_a_mogrifier_s_recurrence_and_its_gradients(
     inputs: int, hidden: int, batch_sizes: tuple[int, ...], rounds: int, rank: int, dtype: torch.dtype

@@ -373,6 +373,19 @@ void lstm_forward(int64_t steps, const int64_t* batch_sizes, int64_t hidden, int
   }
 }
 
+// Back: d_state[rows, N] = d_gates[rows, K] @ the transpose of a kernel, of which a thread computes its blocks of
+// columns. Of wide layers a stretch of K at a time, so that it stays in the L2 cache while one block follows another.
+template <class T>
+inline void backprop_to_state(const Share& mine, int64_t rows, int64_t K, int64_t row_stride, const T* d_gates,
+                              const T* packed, float* d_state) {
+  constexpr int64_t LONGEST = 11'000 / sizeof(T);  // with 20 rows and a block of the kernel, half of 1 MB
+  const int64_t stretch = ceil_div(ceil_div(K, ceil_div(K, LONGEST)), LANES) * LANES;
+  for (int64_t k = 0; k < K; k += stretch)
+    for (int64_t block = mine.first; block < mine.last; ++block)
+      product(rows, WIDE, std::min(stretch, K - k), K, WIDE, row_stride, d_gates + k, packed + (block * K + k) * WIDE,
+              d_state + block * WIDE, k > 0);
+}
+
 // The rows of d_h lie apart by whole blocks.
 template <class T>
 void lstm_backward(int64_t steps, const int64_t* batch_sizes, int64_t hidden, const T* gates, const float* c,
@@ -397,9 +410,7 @@ void lstm_backward(int64_t steps, const int64_t* batch_sizes, int64_t hidden, co
         });
       // Each unit's gradient needs the gates of all units; the next step back needs only its own.
 #pragma omp barrier
-      for (int64_t block = mine.first; block < mine.last; ++block)
-        product(batch_sizes[t], WIDE, width, width, WIDE, row_stride, d_gates + at.packed[t] * width,
-                packed + block * width * WIDE, d_h + block * WIDE);
+      backprop_to_state(mine, batch_sizes[t], width, row_stride, d_gates + at.packed[t] * width, packed, d_h);
     }
     cpublas::brgemm_release(PAIR<T> == 2);
   }
@@ -543,9 +554,8 @@ void mogrifier_backward(int64_t steps, const int64_t* batch_sizes, const Sizes& 
         });
 #pragma omp barrier
       for (int64_t side = 0; side < 2; ++side)
-        for (int64_t block = columns[side].first; block < columns[side].last; ++block)
-          product(rows, WIDE, gate_width, gate_width, WIDE, row_stride[side], d_gates + start * gate_width,
-                  packed_sides[side] + block * gate_width * WIDE, d_pair[side] + block * WIDE);
+        backprop_to_state(columns[side], rows, gate_width, row_stride[side], d_gates + start * gate_width,
+                          packed_sides[side], d_pair[side]);
       // What a thread changes of d_x and d_h it alone reads: only the factors of products are for all.
       for (int64_t round = rounds - 1; round >= 0; --round) {
         const int64_t side = round % 2, W = sizes.width[side], stride = sizes.stride[side];
