@@ -105,10 +105,13 @@ class Rule:
         )
 
 
-_IN_BFLOAT16 = tuple(
-    (file, workload)
-    for file in ("ptb-cpu", "precisions-cpu", "precisions-xeon-cpu")
-    for workload in ("small", "medium")
+_IN_BFLOAT16 = (
+    *(
+        (file, workload)
+        for file in ("ptb-cpu", "precisions-cpu", "precisions-xeon-cpu")
+        for workload in ("small", "medium")
+    ),
+    *((f"{workload}-cpu", workload) for workload in ("awd", "awd-2x650")),
 )
 _IN_FLOAT32 = (
     *((file, workload) for file in ("ptb-cpu", "ptb-xeon-cpu") for workload in ("small", "medium")),
@@ -127,7 +130,7 @@ RULES: tuple[Rule, ...] = (
         model="block_fused",
         precision="bf16",
         required_features=frozenset({BFLOAT16, KERNELS}),
-        widest_measured=650,
+        widest_measured=1150,
         variant="torch/block_fused@bf16",
         evidence=_IN_BFLOAT16,
         runs=_RUNS_IN_BFLOAT16,
@@ -136,7 +139,7 @@ RULES: tuple[Rule, ...] = (
         model="cudnn",
         precision="bf16",
         required_features=frozenset({BFLOAT16, KERNELS}),
-        widest_measured=650,
+        widest_measured=1150,
         variant="torch/cudnn@bf16",
         evidence=_IN_BFLOAT16,
         runs=_RUNS_IN_BFLOAT16,  # of block_fused, which rounds the same numbers
