@@ -48,7 +48,7 @@ AWD = (
         variants=name_variants(_AWD_VARIANTS),
         baseline="plain-awd/cudnn",
         measured_twice="torch/block_fused",
-        # On two cores a step takes seconds. Two rounds of one step in each process take a quarter of an hour.
+        # On two cores a step takes a second or two. Two rounds of a step in each process take ten minutes.
         minutes=None,
         min_steps=1,
         needs_native_precision=True,

@@ -144,8 +144,9 @@ RULES: tuple[Rule, ...] = (
         evidence=_IN_BFLOAT16,
         runs=_RUNS_IN_BFLOAT16,  # of block_fused, which rounds the same numbers
     ),
-    # cudnn is as fast, within the intervals; on most processors the median of block_fused is the better one.
-    # With more cores or processes both compute the same products, and both wait for others as often.
+    # cudnn is as fast or slower, by the intervals; on most processors the median of block_fused is the
+    # better one. With more cores or processes both compute the same products, and both wait for others as
+    # often.
     Rule(
         model="block_fused",
         required_features=frozenset({KERNELS}),

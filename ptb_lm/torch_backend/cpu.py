@@ -315,9 +315,9 @@ def multiply(a_MK: Tensor, b_KN: Tensor, *, out: Tensor | None = None) -> Tensor
 
 
 def multiply_transposed(a_KM: Tensor, b_KN: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Return a.T @ b, in `out` if it is given; `a` is the narrower one."""
-    # If the first factor lies transposed, oneDNN takes two to three times as long in bfloat16, and half as long
-    # again in float32.
+    """Return a.T @ b, in `out` if it is given; `a` is usually the narrower one."""
+    # If the first factor lies transposed, oneDNN takes two to three times as long in bfloat16, and up to half
+    # as long again in float32, where to copy a wider factor may take longer than that.
     in_bfloat16 = a_KM.dtype == torch.bfloat16 and a_KM.device.type == "cpu"
-    copied = in_bfloat16 or _takes_onednn_in_float32(a_KM)
+    copied = in_bfloat16 or (a_KM.shape[1] <= b_KN.shape[1] and _takes_onednn_in_float32(a_KM))
     return multiply(a_KM.T.contiguous() if copied else a_KM.T, b_KN, out=out)

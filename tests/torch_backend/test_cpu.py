@@ -220,6 +220,7 @@ def test_nothing_is_compiled_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cpu.find_recurrence_kernels(x) is None
     with cpu.use_float32_library(x):
         pass
+    assert cpu.multiply_transposed(x, x).shape == (3, 3)
 
 
 @pytest.mark.slow

@@ -373,13 +373,13 @@ void lstm_forward(int64_t steps, const int64_t* batch_sizes, int64_t hidden, int
   }
 }
 
-// Back: d_state[rows, N] = d_gates[rows, K] @ the transpose of a kernel, of which a thread computes its blocks of
-// columns. Of wide layers a stretch of K at a time, so that it stays in the L2 cache while one block follows another.
+// Back: d_state[rows, units] = d_gates[rows, K] @ the transpose of a kernel. A thread computes its blocks of units. In
+// wide layers it takes a stretch of K at a time for all of them, so that this part of d_gates stays in the L2 cache.
 template <class T>
 inline void backprop_to_state(const Share& mine, int64_t rows, int64_t K, int64_t row_stride, const T* d_gates,
                               const T* packed, float* d_state) {
-  constexpr int64_t LONGEST = 11'000 / sizeof(T);  // with 20 rows and a block of the kernel, half of 1 MB
-  const int64_t stretch = ceil_div(ceil_div(K, ceil_div(K, LONGEST)), LANES) * LANES;
+  constexpr int64_t LONGEST = 11'000 / sizeof(T);  // 20 rows and a block of the kernel: 0.6 MB, and 0.4 without AVX-512
+  const int64_t stretch = ceil_div(ceil_div(K, ceil_div(K, LONGEST)), WIDE) * WIDE;
   for (int64_t k = 0; k < K; k += stretch)
     for (int64_t block = mine.first; block < mine.last; ++block)
       product(rows, WIDE, std::min(stretch, K - k), K, WIDE, row_stride, d_gates + k, packed + (block * K + k) * WIDE,
