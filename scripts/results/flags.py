@@ -71,14 +71,14 @@ def _is_short(value: object) -> bool:
 
 
 def parse_config_flags(flags: str) -> dict[str, Any]:
-    """Return what flags of ptb_lm.train say of a run's configuration, by name."""
+    """Return what flags of ptb_lm.train say of a run's configuration, by name; "auto" says nothing."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for name in ("config", "recipe", *CHOICE_NAMES):
         parser.add_argument(flag_name(name), type=int if name == "seed" else str)
     for each in HYPERPARAMETERS:
         parser.add_argument(each.flag, **each.argument)
     parsed, _ = parser.parse_known_args(shlex.split(flags))
-    return {name: value for name, value in vars(parsed).items() if value is not None}
+    return {name: value for name, value in vars(parsed).items() if value not in (None, frameworks.AUTO)}
 
 
 def differences_today(run: RunConfig, flags: str) -> list[str]:
@@ -86,8 +86,5 @@ def differences_today(run: RunConfig, flags: str) -> list[str]:
 
     Where it reads and computes does not count.
     """
-    today = parse_config_flags(flags)
-    for name in fastest.AUTO_CHOICES:
-        if today.get(name, frameworks.AUTO) == frameworks.AUTO:
-            today[name] = getattr(run.choice, name)  # it was chosen when the run began
-    return run.differences(new_config(today), ignore=PLACES)
+    chosen = {name: getattr(run.choice, name) for name in fastest.AUTO_CHOICES}  # when the run began
+    return run.differences(new_config(chosen | parse_config_flags(flags)), ignore=PLACES)
