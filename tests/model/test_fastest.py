@@ -357,9 +357,9 @@ def _read(file: str, workload: str) -> ResultGroup:
 def _sizes(workload: str) -> dict[str, Any]:
     """Return the sizes of a workload by its name, and its cell."""
     name, _, cell = workload.removesuffix("-rank-84").partition("-")
-    units = {"small": 200, "medium": 650, "large": 1500, "word_language_model": 1500, "awd": 1150}[name]
-    units = 650 if workload == "awd-2x650" else units
-    return {"hidden_size": units, "cell": cell if cell in CELLS else "lstm"}
+    units = {"small": 200, "medium": 650, "large": 1500, "word_language_model": 1500}
+    units |= {"awd": 1150, "awd-2x650": 650}
+    return {"hidden_size": units.get(workload) or units[name], "cell": cell if cell in CELLS else "lstm"}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.variant)
