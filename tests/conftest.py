@@ -114,7 +114,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Nor at what a file's tests leave behind, such as a framework and what it has traced."""
+    """Let no later collection of garbage look at what the tests of a file leave, such as a framework."""
     if nextitem and nextitem.path != item.path:
         gc.collect()
         gc.freeze()
