@@ -65,8 +65,9 @@ class Trainer:
         self.state: State = self._zero_state()
         self.plan = WindowPlan(corpus, self.config, seed=run.choice.seed)
         self.averages = Averages(backend, self.config, self.plan)
-        # (tokens, seconds) of this process's first step, which compiles and is left out of the clock.
-        self._first_read: tuple[int, float] | None = None
+        # The first step of a length compiles, and is left out of the clock.
+        self._lengths = set[int]()  # of the windows that this process has trained
+        self._unclocked: tuple[int, float] | None = None  # (tokens, seconds) of the newest such step
         self.log_seconds = log_seconds
         self._validation_seconds = 0.0  # duration of the newest validation; 0 before there was one
         self._trainer_start = time.perf_counter()
@@ -134,12 +135,17 @@ class Trainer:
             windows = self.plan.windows(rows_BL, progress.epoch, start=progress.step)
             for step, (x_BT, y_BT) in enumerate(windows, start=progress.step):
                 rate = self.config.learning_rate_at(progress.epoch, step, steps)
+                is_new = x_BT.shape[1] not in self._lengths
+                if is_new and unread:
+                    self._read(unread, start=start)
+                    unread, start = [], time.perf_counter()
+                self._lengths.add(x_BT.shape[1])
                 self.state, loss = self.backend.train_step(x_BT, y_BT, self.state, learning_rate=rate)
                 unread.append(loss)
                 if averaging_start is not None:
                     self.averages.update_if_due(steps_before + step + 1 - averaging_start)
                 now = time.perf_counter()
-                should_read: int = now - start > READ_SECONDS or not self._first_read
+                should_read: int = now - start > READ_SECONDS or is_new
                 should_save: int = now > self.checkpoints.next_save_time
                 signal_number = self.stop.signal_number or 0
                 if self.ranks.size > 1:
@@ -148,7 +154,7 @@ class Trainer:
                         [should_read, signal_number, should_save], after_step=True
                     )
                 if should_read or signal_number:
-                    self._read(unread, start=start)
+                    self._read(unread, start=start, is_clocked=not is_new)
                     display.update()
                     unread = []
                     if should_save or signal_number:
@@ -160,7 +166,7 @@ class Trainer:
                 self._read(unread, start=start)
                 display.update()
 
-    def _read(self, losses: Sequence[Loss], *, start: float) -> None:
+    def _read(self, losses: Sequence[Loss], *, start: float, is_clocked: bool = True) -> None:
         """Wait for some steps, which began at `start`; stop the clock, and add up what they measured.
 
         Raises:
@@ -171,13 +177,13 @@ class Trainer:
         seconds = time.perf_counter() - start
         epoch, step = progress.epoch, progress.step
         tokens = self.plan.tokens(epoch, step + len(losses)) - self.plan.tokens(epoch, step)
-        if self._first_read:
+        if is_clocked:
             progress.clocked_seconds += seconds
             progress.clocked_tokens += tokens
-        else:  # the first step of a process compiles
-            # How long a user waits for it: imports, the text, the model, compilation.
-            self.environment["seconds_to_first_step"] = start + seconds - self.command_start
-            self._first_read = tokens, seconds
+        else:
+            if not self._unclocked:  # how long a user waits: imports, the text, the model, compilation
+                self.environment["seconds_to_first_step"] = start + seconds - self.command_start
+            self._unclocked = tokens, seconds
         for nll, gradient_norm, new_loss_scale in measurements:
             progress.step += 1
             when = f"in epoch {progress.epoch + 1}, step {progress.step} of {self.plan.steps(epoch)}"
@@ -204,8 +210,8 @@ class Trainer:
             self._save()  # validation is done again, training is not
             raise
         self._validation_seconds = time.perf_counter() - start
-        if not progress.clocked_tokens and self._first_read:  # the first step is the epoch's only one
-            progress.clocked_tokens, progress.clocked_seconds = self._first_read
+        if not progress.clocked_tokens and self._unclocked:  # the epoch has no other steps
+            progress.clocked_tokens, progress.clocked_seconds = self._unclocked
         steps = self.plan.steps(progress.epoch)
         first_rate, last_rate = (
             self.config.learning_rate_at(progress.epoch, step, steps) for step in (0, steps - 1)
