@@ -123,7 +123,7 @@ class RunGroup:
             "data": self.runs[0].data,
         }
         if config.init_from:
-            values["init_from"] = config.init_from.run
+            values["init_from"] = str(config.init_from)
         for name in ("seed", "source", "hyperparameters", "preparation"):
             values.pop(name, None)
         complete = [run for run in self.runs if run.result]

@@ -200,8 +200,7 @@ def _origins(run: RunConfig) -> dict[str, tuple[Any, str]]:
     init_from = run.init_from
     if init_from is None:
         return {**origins, "init_from": (None, "none")}
-    text = f"{init_from.run} (SHA-256 {init_from.weights_sha256[:12]}…, {init_from.new_words:,} new words)"
-    return {**origins, "init_from": ((init_from.weights_sha256, init_from.new_words), text)}
+    return {**origins, "init_from": ((init_from.weights_sha256, init_from.new_words), str(init_from))}
 
 
 def _describe_text(run: RunConfig) -> str:
