@@ -155,7 +155,7 @@ def _resume_command(
     found = differences(directory.read_config(), here)
     result = directory.read_result()
     if result and result["epochs"] > epochs:
-        found.append(f"epochs {result['epochs']} there, {epochs} here")
+        found = list(dict.fromkeys([*found, f"epochs {result['epochs']} there, {epochs} here"]))
     if found:
         raise UserError(
             f"{path} is a run with other settings ({'; '.join(found)}); give its flags, another --run-dir "
@@ -175,13 +175,15 @@ def _resume_command(
 def differences(there: RunConfig, here: RunConfig) -> list[str]:
     """Return the differences of a run from the one that flags would make, with both values.
 
-    Its device, the place of its text and its epochs do not count.
+    Its device and the place of its text do not count, nor do its epochs, unless they change every epoch's
+    learning rate.
 
     Args:
         there: Configuration of the run.
         here: Configuration of the flags, with the digests of the text and of the weights to start from.
     """
-    found = there.differences(here, ignore=(*PLACES, "epochs"))
+    extendable = ("epochs",) if there.hyperparameters.schedule == "exponential" else ()
+    found = there.differences(here, ignore=(*PLACES, *extendable))
     origins, others = _origins(there), _origins(here)
     words = [
         f"{name} {text} there, {others[name][1]} here"

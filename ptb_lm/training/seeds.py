@@ -25,7 +25,8 @@ from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config, with_fastest, with_global_batch
 
-LOST = 128 + signal.SIGKILL  # the status of a seed of which a process was lost
+# The exit status of a seed by its error; of a lost process it is as if a signal had ended it.
+_STATUS = {DivergenceError: cli.EXIT_FAILED, LostRankError: 128 + signal.SIGKILL}
 WATCH_SECONDS = 0.2  # how often a stop is looked for while no run prints anything
 
 TrainOne = Callable[[list[str]], int]  # of ptb_lm.train's arguments; returns the exit status
@@ -131,9 +132,11 @@ def _train_in_turn(commands: dict[int, list[str]], train_one: TrainOne) -> dict[
             statuses[seed] = train_one(command)
             if statuses[seed] > 128:
                 stop = statuses[seed] - 128
-        except (DivergenceError, LostRankError) as error:  # which say nothing of the others
+        except (DivergenceError, LostRankError, UserError) as error:
+            if isinstance(error, UserError) and not statuses:
+                raise  # it may be of the text or the memory, which all have in common
             streams.print_to_stderr(f"seed {seed}: {error}")
-            statuses[seed] = cli.EXIT_FAILED if isinstance(error, DivergenceError) else LOST
+            statuses[seed] = _STATUS.get(type(error), cli.EXIT_USAGE)
         gc.collect()  # the model is in circles, and would be kept beside the next one
         # A signal that comes as a run ends does not stop that run; it stops those that are left.
         if number < len(commands):

@@ -188,6 +188,34 @@ def test_a_seed_that_diverges_does_not_stop_the_others(
     assert f"test perplexity of 1 seed: {value:.2f}\n" in out
 
 
+def test_a_seed_that_cannot_continue_does_not_stop_the_others(
+    both: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unless it is the first: all may have the cause in common."""
+    folder = shutil.copytree(both, tmp_path / "both")
+    state = folder / "seed-2" / "state" / "training.safetensors"
+    state.write_bytes(state.read_bytes()[:2000])
+    assert train.main(runs.arguments(data, folder, "--seeds", "1", "2", "3", "--epochs", "3")) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith(f"seed 2: {state} is truncated")
+    assert "seed 2 failed and is not included below" in out
+    assert f"test perplexity of 2 seeds: {mean_and_deviation(folder, 1, 3)}" in out
+    assert str(state) in refused(capsys, *runs.arguments(data, folder, "--seeds", "2", "4", "--epochs", "3"))
+    assert not (folder / "seed-4").exists()
+
+
+def test_by_a_schedule_that_ends_with_the_last_epoch_more_epochs_are_other_settings(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that was trained further would have had other rates than a new one."""
+    folder, flags = tmp_path / "run", ("--schedule", "cosine", "--seeds")
+    runs.train_run(data, folder, *flags, "1", "--epochs", "2")
+    for epochs in ("1", "3"):
+        given = runs.arguments(data, folder, *flags, "1", "2", "--epochs", epochs)
+        assert f"(epochs 2 there, {epochs} here)" in refused(capsys, *given)
+    assert not (folder / "seed-2").exists()
+
+
 def test_a_seed_whose_processes_are_killed_does_not_stop_the_others(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
