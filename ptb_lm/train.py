@@ -5,7 +5,7 @@ import shlex
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.model import fastest, frameworks
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import MAX_SEED
-from ptb_lm.model.config import HYPERPARAMETERS
+from ptb_lm.model.config import HYPERPARAMETERS, Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.hyperparameter import format_value
 from ptb_lm.model.presets import PRESETS, RECIPES
@@ -22,6 +22,7 @@ from ptb_lm.training import run_flags
 
 PROG = cli.command_name("train")
 AWD_PRESETS = ("awd", "modern")  # whose hyper-parameters the others do not use
+_IDLE = "-"  # stands for a hyper-parameter that has no effect
 # flag -> the flag without which it means nothing
 REQUIRED_FLAG = {"overwrite": "run_dir", "extend_vocabulary": "init_from", "jobs": "seeds"}
 # The hyper-parameters that --help describes.
@@ -239,7 +240,8 @@ def _add_choice(group: argparse._ArgumentGroup, flag: str, choices: Iterable[str
 def _list_presets() -> str:
     """Return each preset's hyper-parameters: by the default recipe, and by the tutorial's if different."""
     about = (
-        "The hyper-parameters of each --config. Values [in brackets] are of --recipe tutorial, if different."
+        "The hyper-parameters of each --config, and [in brackets] of --recipe tutorial, if different.\n"
+        "A dash is a value without effect beside the others."
     )
     others = [name for name in PRESETS if name not in AWD_PRESETS]
     meanings = _list("What they are:", ((each.flag, each.help) for each in HYPERPARAMETERS), 24)
@@ -250,11 +252,13 @@ def _tabulate(presets: Sequence[str]) -> str:
     """Return a table of what differs between presets, and below it what they have in common."""
     rows, same = [("", *presets)], list[str]()
     for each in HYPERPARAMETERS:
-        values = [_by_both_recipes(preset, each.name) for preset in presets]
-        if len({*values}) > 1:
-            rows.append((each.flag, *values))
-        else:
+        values = [_by_both_recipes(preset, each.name, _value) for preset in presets]
+        if len({*values}) == 1:
             same.append(f"{each.flag} {values[0]}")
+            continue
+        values = [_by_both_recipes(preset, each.name, _effective) for preset in presets]
+        if {*values} != {_IDLE}:
+            rows.append((each.flag, *values))
     return f"{_align(rows)}\n\n" + textwrap.fill(f"All have {', '.join(same)}.", 100, break_on_hyphens=False)
 
 
@@ -274,12 +278,21 @@ def _one_of(names: Iterable[str], default: str) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _by_both_recipes(preset: str, field: str) -> str:
-    default, tutorial = (_format(getattr(RECIPES[name][preset], field)) for name in ("default", "tutorial"))
+def _by_both_recipes(preset: str, field: str, show: Callable[[Config, str], str]) -> str:
+    default, tutorial = (show(RECIPES[name][preset], field) for name in ("default", "tutorial"))
     return default if default == tutorial else f"{default} [{tutorial}]"
 
 
-def _format(value: Any) -> str:
+def _effective(config: Config, field: str) -> str:
+    try:
+        run_flags.check_effects(config, {field: getattr(config, field)})
+    except UserError:
+        return _IDLE
+    return _value(config, field)
+
+
+def _value(config: Config, field: str) -> str:
+    value = getattr(config, field)
     if isinstance(value, bool):
         return ("no", "yes")[value]
     return f"{value:.4g}" if isinstance(value, float) else format_value(value) or "no"

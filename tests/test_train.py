@@ -1070,17 +1070,24 @@ def test_the_presets_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -
     for presets, (table, same) in zip(heads, tables, strict=True):
         _, *rows = table.splitlines()
         assert max(map(len, rows)) <= 100
-        shown = {flag: values for flag, *values in (re.split("  +", row) for row in rows)}
+        shown = {each.flag: ["-"] * len(presets) for each in HYPERPARAMETERS}
+        listed = {flag: values for flag, *values in (re.split("  +", row) for row in rows)}
         values_of_all = " ".join(same.removeprefix("All have ").split()).rstrip(".").split(", ")
         for flag, value in (each.split(" ", 1) for each in values_of_all):
-            shown[flag] = [value] * len(presets)
-        assert shown.keys() == {each.flag for each in HYPERPARAMETERS}
+            listed[flag] = [value] * len(presets)
+        assert listed.keys() <= shown.keys()
+        shown |= listed
         for each, (column, preset) in itertools.product(HYPERPARAMETERS, enumerate(presets)):
             found = re.fullmatch(r"(.+?)(?: \[(.+)\])?", shown[each.flag][column])
             assert found is not None
             by_default, tutorial = found.groups()
             for recipe, value in (("default", by_default), ("tutorial", tutorial or by_default)):
-                real = getattr(RECIPES[recipe][preset], each.name)
+                config = RECIPES[recipe][preset]
+                real = getattr(config, each.name)
+                if value == "-":
+                    with pytest.raises(UserError, match=f"{each.flag} would change nothing"):
+                        run_flags.with_flags(config, {each.name: real})
+                    continue
                 assert read_back(each, value) == (real if each.kind is str else pytest.approx(real, rel=1e-3))
 
 
