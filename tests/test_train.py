@@ -615,6 +615,11 @@ def test_a_run_cannot_end_before_the_epoch_that_it_is_in(
     assert "all 2 epochs" in capsys.readouterr().out
 
 
+def test_a_switch_may_be_off_where_it_would_change_nothing() -> None:
+    config = run_flags.new_config({"num_steps": 1, "variational": False}).hyperparameters
+    assert (config.num_steps, config.variational) == (1, False)
+
+
 @pytest.mark.parametrize(
     ("flag", "value"),
     [

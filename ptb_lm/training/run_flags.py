@@ -117,7 +117,9 @@ def check_effects(config: Config, flag_values: Mapping[str, Any]) -> None:
     if flag_values.get("variational") and min(config.unit_keep_probs) == 1:
         raise UserError("--variational would change nothing without dropout of units, as by --keep-prob 0.5")
     for names, field, is_idle in WITHOUT_EFFECT:
-        idle, value = [name for name in names if name in flag_values], getattr(config, field)
+        # A switch that is off cannot change anything, and is accepted.
+        idle = [name for name in names if flag_values.get(name, False) is not False]
+        value = getattr(config, field)
         if idle and is_idle(value):
             raise UserError(f"{flag_list(idle)} would change nothing with {flag_name(field)} {value}")
     input_sizes = (config.embedding_width, *config.hidden_sizes[:-1])
