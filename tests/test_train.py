@@ -655,6 +655,12 @@ def test_resuming_with_other_text_is_refused(
     assert key.format(run=run) in refused_resume("--data", own_data)
 
 
+def test_resuming_with_a_damaged_vocabulary_is_refused(run: Path, refused_resume: Callable[..., str]) -> None:
+    path = run / "vocabulary.txt"
+    path.write_text(path.read_text() + "zebra\n")
+    assert refused_resume().startswith(f"vocabulary.txt of {run} has changed")
+
+
 def test_a_text_that_is_gone_is_refused_with_its_run(refused_resume: Callable[..., str]) -> None:
     """A flag that names none is told as such."""
     run = run_flags.new_config({"data": "gone"})

@@ -116,6 +116,8 @@ def load_again(
         location, run.preparation, column=run.text_column, vocabulary=None if has_own_words else vocabulary
     )
     if data.vocabulary.sha256 != vocabulary.sha256:
+        if known_digest(run) == data.sha256:  # the digest of its own words, too
+            raise UserError(f"vocabulary.txt of {run_name} has changed since it was written: restore it")
         raise UserError(
             f"the vocabulary of the data {location} ({len(data.vocabulary):,} words) is not that of "
             f"{run_name}; name its own text with --data"
@@ -162,14 +164,16 @@ def report(run: RunConfig, data: Corpus) -> Iterator[str]:
         )
         shares = ", ".join(f"{_share(data, split):.2%} of {split}" for split in data.splits)
         yield f"words read as {UNK}: {shares}"
+    unknown = ", ".join(f"{split} {number:,}" for split, number in data.unknown_counts.items())
     if run.init_from:
         count = run.init_from.new_words
         new_ones = f", {count:,} new ones among them" if count else ""
-        unknown = ", ".join(f"{split} {number:,}" for split, number in data.unknown_counts.items())
         yield (
             f"weights and vocabulary of {run.init_from.run}: {len(data.vocabulary):,} words{new_ones}; "
             f"tokens that it lacks, read as {UNK}: {unknown}"
         )
+    elif not run.preparation and any(data.unknown_counts.values()):
+        yield f"tokens that the training text lacks, read as {UNK}: {unknown}"
 
 
 def _describe_preparation(preparation: Preparation, data: Corpus, *, has_limit: bool) -> str:

@@ -197,6 +197,18 @@ def test_wikitext_is_found_and_tokenized(tmp_path: Path) -> None:
     assert {"'s", "n't", "day", "!"} <= RunDirectory(run).read_vocabulary().ids.keys()
 
 
+def test_words_of_prepared_text_that_the_vocabulary_lacks_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = runs.write_corpus(tmp_path / "data")
+    runs.train_run(data, tmp_path / "known", "--epochs", "1")
+    assert "read as <unk>" not in capsys.readouterr().out
+    with (data / "valid.txt").open("a") as file:
+        file.write("zebra w1 quagga\n")
+    runs.train_run(data, tmp_path / "run", "--epochs", "1")
+    assert "lacks, read as <unk>: valid 2, test 0\n" in capsys.readouterr().out
+
+
 def test_prepared_text_leaves_the_configuration_as_it_was(tmp_path: Path) -> None:
     data = runs.write_corpus(tmp_path / "data")
     run = runs.train_run(data, tmp_path / "run", "--epochs", "1")
