@@ -222,7 +222,10 @@ def _csv_rows(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[str,
             raise UserError(f"{path}, line {first}: there are more fields than in the header")
         if names and fields:
             yield first, dict(itertools.zip_longest(names, fields))
-        names = names or fields
+        elif fields:
+            names = fields
+            if twice := [name for name in names if name and names.count(name) > 1]:
+                raise UserError(f"{path}: two columns have the name {twice[0]!r}; rename one of them")
 
 
 def _has_text(values: list[Any]) -> bool:
