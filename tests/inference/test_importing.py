@@ -225,6 +225,7 @@ def test_it_is_an_ordinary_run(
     ):
         assert runs.run_command(command, *flags) == 0
     assert f"{text} perplexity {model.perplexity(SENTENCE):.4f}" in capsys.readouterr().out
+    assert "state_dict" in runs.refusal(capsys, import_run, *given(tmp_path / "model.pt"))  # TorchScript
     first, last = (tensors.load(each / "weights.safetensors")[0] for each in (run, tuned))
     assert all((last[name] != array).any() for name, array in first.items())
     assert [first[f"lstm.{layer}.recurrent_kernel"].shape[0] for layer in range(3)] == [7, 6, 4]
@@ -305,6 +306,7 @@ def test_what_would_remove_the_weights_is_refused(tmp_path: Path, capsys: pytest
         assert problem == f"--overwrite would remove the weights of {run}, which the new run starts from"
     assert runs.files(run) == before
     assert runs.refusal(capsys, import_run, run, "--overwrite") == "--overwrite needs --run-dir"
+    assert runs.refusal(capsys, import_run, tmp_path / "gone") == f"{tmp_path / 'gone'} does not exist"
 
 
 @pytest.mark.parametrize("softmax", ["unembed", "de_embedding", "output_embedding", "embed_out"])

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import pickle
+import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -90,6 +91,8 @@ def import_run(
     if overwrite and run_dir is None:
         raise UserError("--overwrite needs --run-dir")
     origin = RunDirectory(Path(source))
+    if not origin.path.exists():
+        raise UserError(f"{origin.path} does not exist")
     is_run = origin.path.is_dir()
     if vocabulary is None and not is_run:
         raise UserError("--vocabulary must name a file with one word per line, in the order of the ids")
@@ -182,8 +185,11 @@ def _floats(table: Any) -> Arrays:
 
 def _read_torch(path: Path) -> Any:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
+        with warnings.catch_warnings(action="ignore"):  # that it is TorchScript
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "TorchScript" not in str(error):
+            raise
         raise UserError(
             f"{path} is not a state_dict. Whole models are not read, because that would run code from the "
             "file: save only the tensors, with torch.save(model.state_dict(), FILE). The name of a file that "
