@@ -55,6 +55,8 @@ def _neighbours(arguments: argparse.Namespace) -> int:
     # What it imports takes longer than --help should.
     from ptb_lm.inference import neighbours
 
+    if arguments.picture:
+        neighbours.check_picture(arguments.picture)
     if (folder := arguments.projector) is not None:  # before the picture is drawn
         neighbours.check_projector(folder, overwrite=arguments.overwrite)
     model = loading.load_from_flags(arguments)

@@ -132,7 +132,7 @@ def test_unknown_words_are_told(
         (neighbours, ["--projector", "x", "-k", 3], "-k .* WORD"),
         (neighbours, ["a", "--words", 5], "need --picture"),
         (neighbours, ["a", "--method", "pca"], "need --picture"),
-        (neighbours, ["--picture", "map.pdf"], r"\.svg or \.png"),
+        (neighbours, ["a", "--picture", "map.pdf"], r"\.svg or \.png"),
     ],
 )
 def test_impossible_flags_are_refused_in_a_sentence(

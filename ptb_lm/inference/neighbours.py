@@ -84,8 +84,7 @@ def draw(
         UserError: The file's name has another ending, there are not so many words, the embeddings are of one
             number, or matplotlib or scikit-learn is missing.
     """
-    if path.suffix not in (".svg", ".png"):
-        raise UserError(f"the name of the picture must end in .svg or .png, not {path.name}")
+    check_picture(path)
     check_count(words, len(vocabulary), name="the number of words in the picture")
     if words < 3:
         raise UserError(f"a picture needs at least 3 words, not {words}")
@@ -118,6 +117,16 @@ def draw(
         picture = io.BytesIO()  # not the file: drawing imports, and a signal ends an import at once
         figure.savefig(picture, format=kind, metadata=without_date, dpi=150)
     atomic_write(path, picture.getvalue())
+
+
+def check_picture(path: Path) -> None:
+    """Check that a picture can have this name.
+
+    Raises:
+        UserError: Its ending is not that of a format that can be drawn.
+    """
+    if path.suffix not in (".svg", ".png"):
+        raise UserError(f"the name of the picture must end in .svg or .png, not {path.name}")
 
 
 def check_projector(folder: Path, *, overwrite: bool) -> None:
