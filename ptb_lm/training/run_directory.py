@@ -27,7 +27,7 @@ T = TypeVar("T")
 # Keys that the metadata of the weights may have.
 WEIGHTS_METADATA = ("config", "vocabulary_sha256", "best")
 # Advice for a config.json that has changed since it was written.
-CONFIG_REMEDY = "restore it, and change settings with flags of --resume"
+CONFIG_REMEDY = "restore it; flags of --resume change settings"
 
 
 class NoEpochError(UserError):
@@ -176,8 +176,9 @@ class RunDirectory:
             UserError: The file is missing or broken, or a line has changed since it was written.
         """
         if self.config_path.is_file() and not self.metrics_path.exists():
-            kind = NoEpochError if self.is_expendable() else UserError
-            raise kind(f"{self.metrics_path} is missing")
+            if self.is_expendable():
+                raise NoEpochError(f"{self.metrics_path} is missing")
+            raise UserError(f"{self.metrics_path} is missing; --resume writes it again")
         with _explain_missing(self.metrics_path):
             rows = metrics.read_epochs(self.metrics_path)
         if not rows:

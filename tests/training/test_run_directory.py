@@ -246,7 +246,7 @@ def test_metrics_that_are_none_are_refused(content: bytes, problem: str, directo
 
 
 def test_missing_metrics_are_named(directory: RunDirectory) -> None:
-    with pytest.raises(UserError, match=rf"^{directory.metrics_path} is missing$") as caught:
+    with pytest.raises(UserError, match=rf"^{directory.metrics_path} is missing; --resume") as caught:
         directory.read_metrics()
     assert not isinstance(caught.value, NoEpochError)  # there are weights of an epoch
     directory.path.rename(directory.path.with_name("elsewhere"))
