@@ -80,10 +80,12 @@ PRESETS: dict[str, Config] = {
     "demo": SMALL.replace(num_layers=1, hidden_size=128, epochs=4, decay_after=1, max_grad_norm=2.0),
     # AWD-LSTM, as it was published for Penn Treebank (Merity et al., 2018; salesforce/awd-lstm-lm, README and
     # main.py). Its loss is the mean over the steps of a window, and ours is their sum. So its rate of 30 is
-    # divided by 70 here, and its bound of 0.25 multiplied. Five things differ: fine-tuning follows
+    # divided by 70 here, and its bound of 0.25 multiplied. These things differ: fine-tuning follows
     # (finetune.py), which takes its test perplexity from 58.8 to 56.5; its layers have two biases each, which
-    # begin with random numbers; its softmax's bias begins with zero; it validates in 10 rows; and torch's
-    # ASGD, by which it averages, takes the rate of the window before.
+    # begin with random numbers; its softmax's bias begins with zero; it validates in 10 rows, and divides by
+    # a word more in each than it has predicted; the rate of an epoch's last window is that of the length that
+    # was drawn, though the text may end before; and torch's ASGD, by which it averages, takes the rate of the
+    # window before, and leaves the first out of the mean.
     "awd": SMALL.replace(
         num_layers=3,
         hidden_size=1150,  # of all layers, where a flag gives their number

@@ -126,7 +126,7 @@ class TensorFlowBackend(Backend):
         ):
             return [
                 "--unroll static traces every step of windows of each length: with --vary-num-steps that "
-                "takes long; --unroll loop traces one step"
+                "takes long; --unroll loop traces one step of each"
             ]
         return []
 
