@@ -138,7 +138,7 @@ def _canonical_layer(module: str, leaves: Arrays, program: str) -> tuple[str, Ar
     ):
         raise UserError(
             f"the layer {module} of {program} is no LSTM or GRU of a run: it must have "
-            f"{', '.join(NAMES[program])}, or no bias, and Keras' GRU reset_after=True; "
+            f"{', '.join(NAMES[program])}, or no bias, and Keras' GRU a bias and reset_after=True; "
             f"it has {_describe_shapes(leaves)}"
         )
     order = np.arange(width).reshape(-1, hidden)[gates].ravel()
