@@ -68,11 +68,7 @@ class Measurement:
         self._products = products(workload.task)
         # A run that goes on keeps the plans that it began with, those of variants that were cut, too.
         self._plans: dict[tuple[str, str], Plan] = {}
-        blocks = group_by_key(
-            ((row.variant, row.pass_name), row)
-            for row in record.rows
-            if row.workload == workload.name and row.is_measured
-        )
+        blocks = group_by_key(((row.variant, row.pass_name), row) for row in self.measured_rows)
         for key, (first, *_) in blocks.items():
             step_seconds, limit = first.startup.get("step_seconds"), options.row_limit
             if step_seconds is None:
@@ -88,6 +84,12 @@ class Measurement:
         self._gemm: dict[str, dict[str, Any]] = {}  # the rate of a precision, if it was the last measurement
         # Variants and passes.
         self._impossible = {(name, pass_name) for name in self.wrong for pass_name in workload.passes}
+
+    @property
+    def measured_rows(self) -> list[rows.Row]:
+        """The workload's measured rows so far, those of earlier runs first."""
+        every = self.record.rows
+        return [row for row in every if row.workload == self.workload.name and row.is_measured]
 
     def should_skip(self, variant: str, pass_name: str, round_: int) -> bool:
         """Return whether a variant's pass cannot be measured, or has no such round in its plan.
