@@ -49,7 +49,21 @@ def _build(name: str, config: Config, weights: Mapping[str, NDArray[Any]], **cho
         model = backend.build(before, weights, create(**chosen))
     if not hasattr(model, "to_device"):  # whose name was place
         model.to_device = model.place
-    return model
+    return _Model(model, _commit())
+
+
+class _Model:
+    """A model of that commit, whose engine says so: a name such as HEAD~1 may mean another one tomorrow."""
+
+    def __init__(self, model: Any, commit: str) -> None:
+        self._model, self._commit = model, commit
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    @property
+    def engine(self) -> str:
+        return f"{self._model.engine}, as of commit {self._commit[:7]}"
 
 
 cudnn, block_fused = (functools.partial(_build, name) for name in ("cudnn", "block_fused"))
@@ -61,7 +75,7 @@ def _take_out() -> Path:
     Raises:
         UserError: Git does not know the commit, or this is no checkout of git's.
     """
-    commit = _git("rev-parse", "--verify", f"{COMMIT}^{{commit}}").decode().strip()
+    commit = _commit()
     cache = files.cache_folder()
     folder = cache / f"before-{commit}"
     if folder.is_dir():
@@ -81,6 +95,10 @@ def _take_out() -> Path:
         if not folder.is_dir():  # else another process has just put it there
             raise
     return folder
+
+
+def _commit() -> str:
+    return _git("rev-parse", "--verify", f"{COMMIT}^{{commit}}").decode().strip()
 
 
 def _git(*arguments: str) -> bytes:

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from benchmarks.rivals import before
 from ptb_lm.common import files
 from ptb_lm.common.errors import UserError
+from ptb_lm.model.config import Config
 
 pytestmark = pytest.mark.slow  # starts git
 
@@ -37,6 +39,26 @@ def test_a_commit_is_taken_out_once_for_all_processes(checkout: Path) -> None:
     assert before._take_out() == folder
     assert (folder / "kept").exists()
     assert list(folder.parent.iterdir()) == [folder], "and nothing is left beside it"
+
+
+def test_the_engine_says_which_commit_it_is_of(checkout: Path) -> None:
+    package = before._take_out() / before.NAME
+    (package / "__init__.py").touch()
+    (package / "config.py").write_text(
+        "import dataclasses\n\n@dataclasses.dataclass\nclass Config:\n    cell: str\n"
+    )
+    (package / "backend.py").write_text(
+        "class build:\n    engine = 'an engine'\n"
+        "    def __init__(self, *given, **chosen):\n        self.place = chosen['model']\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path])
+        model = before.cudnn(Config(), {})
+        for name in [name for name in sys.modules if name.partition(".")[0] == before.NAME]:
+            patch.delitem(sys.modules, name)
+    commit = before._git("rev-parse", "HEAD").decode()
+    assert model.engine == f"an engine, as of commit {commit[:7]}"
+    assert model.to_device == "cudnn"
 
 
 def test_what_git_does_not_know_is_one_sentence(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
