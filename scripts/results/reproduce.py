@@ -124,8 +124,7 @@ class _Work:
             return status
         out = self.root / "bench" / f"reproduce-{self._fill(step.id)}"
         command = step.command(self.device)
-        is_there = step.keep == plan.ADAPTATION and (out / "result.json").exists()
-        if not is_there and (status := self._run(command, out)):
+        if not self._is_adapted(step, out / "result.json") and (status := self._run(command, out)):
             return status
         name = self._fill(step.id)
         if step.keep == plan.BENCHMARK:
@@ -135,6 +134,13 @@ class _Work:
         elif step.keep:
             keep.study(self.results, out, step.keep, name, command=command)
         return 0
+
+    def _is_adapted(self, step: Step, result: Path) -> bool:
+        """Return whether a step's test of a run that adapts is there already, of the run as it is now."""
+        if step.keep != plan.ADAPTATION or not result.exists():
+            return False
+        run = RunDirectory(self.root / "checkpoints" / f"reproduce-{self._fill(step.after)}")
+        return result.stat().st_mtime >= run.weights_path.stat().st_mtime
 
     def _has_run_of(self, result: str) -> bool:
         runs = run_tables.read(self.results)

@@ -9,9 +9,12 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import runs
+from results.reproduce import _Work
 from support import ROOT
 
 from ptb_lm import train
@@ -163,6 +166,21 @@ def test_a_run_of_other_settings_than_today_s_is_refused(checkout: Path, finishe
     assert (done.returncode, "epoch " in done.stdout) == (2, False)
     assert "lr_decay 0.6 there, 0.5 here" in done.stderr
     assert kept(checkout) is None
+
+
+def test_an_adapted_test_is_made_again_when_its_run_was(tmp_path: Path) -> None:
+    step = next(step for step in plan.steps_of("adaptation", "cpu") if step.after)
+    run = RunDirectory(tmp_path / "checkpoints" / f"reproduce-{step.after}")
+    work: Any = SimpleNamespace(root=tmp_path, _fill=lambda text: text)
+    result = tmp_path / "result.json"
+    assert not _Work._is_adapted(work, step, result)
+    run.path.mkdir(parents=True)
+    for path, time_ in ((run.weights_path, 100), (result, 200)):
+        path.touch()
+        os.utime(path, (time_, time_))
+    assert _Work._is_adapted(work, step, result)
+    os.utime(run.weights_path, (300, 300))
+    assert not _Work._is_adapted(work, step, result)
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
