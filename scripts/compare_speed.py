@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.rivals import before
 from ptb_lm.bench.intervals import geometric_mean
+from ptb_lm.common import cli
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.choice import Choice
@@ -42,7 +43,7 @@ def main() -> int:
     parser.add_argument("preset", choices=BLOCK_STEPS)
     parser.add_argument("model", choices=("block_fused", "cudnn"))
     parser.add_argument("precision", choices=("fp32", "bf16"))
-    parser.add_argument("--processes", type=int, default=6, help="default: %(default)s")
+    parser.add_argument("--processes", type=cli.whole_number(0), default=6, help="default: %(default)s")
     given = parser.parse_args()
     flags = [given.preset, given.model, given.precision]
     if given.processes == 0:  # one of those that the first process starts
