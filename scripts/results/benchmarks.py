@@ -15,8 +15,9 @@ from benchmarks.studies import coverage
 from ptb_lm.bench import row_archive
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
+from ptb_lm.bench.reporting.doubts import shorten_commit
 from ptb_lm.bench.results import Result, ResultGroup, Summary, distinct, speed_ratio
-from ptb_lm.bench.summary import summarise
+from ptb_lm.bench.summary import parse_time, summarise
 from ptb_lm.common.markdown_tables import write_markdown
 from ptb_lm.pages.document import NOTHING
 from results import store
@@ -53,7 +54,7 @@ def newest(results: Path, names: str | Sequence[str]) -> str:
     """
     known = [names] if isinstance(names, str) else names
     found = [name for name in known if (results.parent / relative_path(name)).exists()]
-    return max(found, key=lambda name: read(results, name).times[-1]) if found else known[0]
+    return max(found, key=lambda name: parse_time(read(results, name).times[-1])) if found else known[0]
 
 
 def find(
@@ -119,6 +120,14 @@ def _rate_and_ratio(result: Result, value: LogMean | None) -> str:
     return f"{result.mean_rate.estimate:,.0f}{shown}"
 
 
+def _ratio_or_1(value: LogMean | None) -> str:
+    if value is None:
+        return ""
+    if value.error is None:  # of a single round; or of the reference itself
+        return formats.times(value.estimate) if value.mean else "1"
+    return formats.ratio(value, between=TO)
+
+
 def _precision(result: Result) -> str:
     work = result.blocks[0].work
     return work.precision if work else ""
@@ -145,9 +154,7 @@ FIGURES: dict[str, Callable[[ResultGroup, Result, LogMean | None], str]] = {
     "ratio": lambda group, result, value: (
         "" if value is None or value.error is None else formats.ratio(value, between=TO)
     ),
-    "ratio or 1": lambda group, result, value: (
-        "1" if value is None or value.error is None else formats.ratio(value, between=TO)
-    ),
+    "ratio or 1": lambda group, result, value: _ratio_or_1(value),
     "times": lambda group, result, value: formats.times(value.estimate) if value else "",
     "interval": lambda group, result, value: (
         formats.interval(value, between=TO) if value and value.interval else ""
@@ -166,7 +173,7 @@ def where(summary: Summary, framework: str = "torch") -> str:
 
 
 def _commits(summary: Summary) -> list[str]:
-    return distinct(commit.partition(" ")[0][:7] for commit in summary.environment.get("commit", ()))
+    return distinct(map(shorten_commit, summary.environment.get("commit", ())))
 
 
 def _machine(facts: Mapping[str, str]) -> str:

@@ -149,7 +149,8 @@ def adaptation(results: Path, file: Path, name: str, of: str) -> None:
         ]
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{file} is not what python -m ptb_lm.evaluate --out writes") from None
-    store.put(results, store.TRIALS, trials, "id")
+    if trials:
+        store.put(results, store.TRIALS, trials, "id")
     store.put(results, store.ADAPTATION, [detail], "id", sort=["id"])
     store.put(results, store.RUNS, [row], "id")
 

@@ -8,6 +8,7 @@ import pandas as pd
 
 from benchmarks.studies import contention as contention_study
 from benchmarks.studies import scoring as scoring_study
+from ptb_lm.bench.reporting.doubts import shorten_commit
 from ptb_lm.common.markdown_tables import write_markdown
 from results import store
 
@@ -77,7 +78,7 @@ def profile(results: Path) -> str:
     ]
     facts = _facts(results)
     lines = [
-        f"- {name}: {facts.loc[study, 'machine']}, commit {facts.loc[study, 'commit'][:7]}, "
+        f"- {name}: {facts.loc[study, 'machine']}, commit {shorten_commit(facts.loc[study, 'commit'])}, "
         f"by `{facts.loc[study, 'command']}`\n"
         for name, study in PROFILES.items()
     ]
@@ -92,7 +93,9 @@ def _facts(results: Path) -> pd.DataFrame:
 def _where(results: Path, name: str) -> str:
     facts: Any = _facts(results).loc[name]
     torch = [] if pd.isna(facts["torch"]) else [f"torch {facts['torch']}"]
-    return ", ".join([facts["machine"], f"{facts['cores']} cores", *torch, f"commit {facts['commit'][:7]}"])
+    return ", ".join(
+        [facts["machine"], f"{facts['cores']} cores", *torch, f"commit {shorten_commit(facts['commit'])}"]
+    )
 
 
 def scoring(results: Path) -> str:
@@ -129,12 +132,12 @@ def contention(results: Path) -> str:
 def gate(results: Path) -> str:
     """Return how near the implementations are to the reference: the largest error of each kind in a check."""
     found = store.read(results, "studies/gate.csv")
-    columns = [name for name in ("loss", "norm", "gradient", "bias", "length") if name in found]
+    columns = [*found.columns.drop(["id", "workload", "variant", "precision", "result"])]
     rows = []
     agreeing = found[found["result"] == "agrees"]
     for (name, precision), part in agreeing.groupby(["id", "precision"], sort=False):
         cells = [max(part[kind].dropna(), key=_error, default="–") for kind in columns]
-        rows.append([name.removeprefix("gate-"), precision, str(len(part)), *cells])
+        rows.append([name.removeprefix("gate-"), precision, str(part["variant"].nunique()), *cells])
     errors = [f"largest {kind} error:" for kind in columns]
     return write_markdown(["check", "precision", "variants that agree:", *errors], rows)
 
