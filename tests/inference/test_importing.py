@@ -104,13 +104,22 @@ def save_torch(path: Path, model: nn.Module, change: Callable[[State], State] = 
     return lambda ids: model(torch.from_numpy(ids)[None])[0].detach().double().log_softmax(-1).numpy()
 
 
-def save_keras(path: Path, cell: str, *, units: int = 6, softmax: State | None = None, **more: Any) -> LogP:
+def save_keras(
+    path: Path,
+    cell: str,
+    *,
+    units: int = 6,
+    softmax: State | None = None,
+    names: Sequence[str | None] = (None, None),
+    **more: Any,
+) -> LogP:
     """Save a model of Keras that was moved from where it began; return what it says."""
     keras = pytest.importorskip("keras")
     keras.utils.set_random_seed(1)
-    layers = (getattr(keras.layers, cell)(units, return_sequences=True, **more) for _ in range(2))
+    layers = (getattr(keras.layers, cell)(units, return_sequences=True, name=name, **more) for name in names)
     model = keras.Sequential(
-        [keras.layers.Embedding(V, 5), *layers, keras.layers.Dense(V, **(softmax or {}))]
+        [keras.layers.Embedding(V, 5), *layers, keras.layers.Dense(V, **(softmax or {}))],
+        name="sequential_2",
     )
     model(ROWS)
     if path.suffixes[0] in (".keras", ".h5"):  # which hold an optimizer's state, too
@@ -162,6 +171,10 @@ SOURCES: dict[str, Callable[[Path], LogP]] = {
     "gru.weights.h5": lambda path: save_keras(path, "GRU"),
     "lstm.weights.h5": lambda path: save_keras(path, "LSTM", use_bias=False),
     "lstm.h5": lambda path: save_keras(path, "LSTM", softmax={"activation": "linear"}),
+    # The first layer has no number but its model's; a layer's number may not be its place.
+    "no_number.h5": lambda path: save_keras(path, "LSTM", units=5, names=("lstm", "lstm_1")),
+    "no_number.npz": lambda path: save_keras(path, "GRU", units=5, names=("gru", "gru_1")),
+    "other_numbers.h5": lambda path: save_keras(path, "LSTM", units=5, names=("rnn_1", "rnn_0")),
     # A square kernel has no bias beside it that tells its axes.
     "square.weights.h5": lambda path: save_keras(path, "LSTM", units=V, softmax={"use_bias": False}),
     "gru.npz": lambda path: save_keras(path, "GRU"),
@@ -351,6 +364,24 @@ def test_a_layer_of_keras_that_computes_something_else_is_refused(
 ) -> None:
     save_keras(tmp_path / "x.keras", "LSTM", **layers)
     assert "relu" in runs.refusal(capsys, import_run, *given(tmp_path / "x.keras"))
+
+
+@pytest.mark.parametrize("ending", [".keras", ".h5"])
+def test_a_model_of_keras_with_parts_in_other_places_is_refused(ending: str, tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    layers, path = keras.layers, tmp_path / f"x{ending}"
+    backwards = layers.RNN(layers.LSTMCell(6), return_sequences=True, go_backwards=True)
+    softmax = layers.Dense(V, activation="softmax")
+    for middle, problem in (
+        ([backwards, layers.Dense(V)], "go_backwards=True"),
+        ([layers.LSTM(6, return_sequences=True), layers.Softmax(), layers.Dense(V)], "one softmax"),
+        ([layers.LSTM(6, return_sequences=True), softmax, layers.Activation("softmax")], "one softmax"),
+    ):
+        model = keras.Sequential([layers.Embedding(V, 6), *middle])
+        model(ROWS)
+        model.save(path)
+        with pytest.raises(UserError, match=problem):
+            read_tensors(path)
 
 
 @pytest.mark.parametrize("ending", [".keras", ".h5"])

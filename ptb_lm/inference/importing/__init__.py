@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import os
 import pickle
 import warnings
 import zipfile
@@ -50,10 +51,8 @@ KERAS_LAYERS: dict[str, dict[str, tuple[Any, ...]]] = {
     **{name: {"activation": ("linear", "softmax")} for name in ("Dense", "Activation")},
     **{name: {} for name in ("InputLayer", "Embedding", "Dropout", "SpatialDropout1D", "Softmax")},
     # What these hold has a row.
-    **{
-        name: {}
-        for name in ("Sequential", "Functional", "Model", "TimeDistributed", "RNN", "StackedRNNCells")
-    },
+    **{name: {} for name in ("Sequential", "Functional", "Model", "TimeDistributed", "StackedRNNCells")},
+    "RNN": {"go_backwards": (False,)},
     # What mask_zero adds to a Functional: of Keras 3, and of Keras 2.
     "NotEqual": {},
     "TFOpLambda": {"function": ("math.not_equal",)},
@@ -209,8 +208,12 @@ def _read_hdf5(file: Path | BinaryIO, config: bytes = b"null") -> Arrays:
     with h5py.File(file, "r") as archive:
         json.loads(archive.attrs.get("model_config", config), object_hook=_check_keras)
         archive.visit(names.append)
+        # In order; a layer's own number tells only when it was made. Nothing lists the layers of .weights.h5,
+        # where they are numbered in order.
+        listed = archive.get("model_weights", archive).attrs.get("layer_names", ())
+        order = {os.fsdecode(name): f"{number}/{os.fsdecode(name)}" for number, name in enumerate(listed)}
         return {
-            name: archive[name][()]
+            "/".join(order.get(part, part) for part in name.split("/")): archive[name][()]
             for name in names
             if isinstance(archive[name], h5py.Dataset) and not name.startswith("optimizer")
         }
@@ -230,6 +233,13 @@ def _check_keras(values: dict[str, Any]) -> dict[str, Any]:
     for layer in [*layers, *[values] * (values.get("module") == "keras.layers")]:
         if isinstance(layer, dict):
             _check_keras_layer(str(layer.get("class_name")), layer.get("config", {}))
+    names = [
+        {str(layer.get("class_name")).lower(), layer.get("config", {}).get("activation")}
+        for layer in layers[:-1]
+        if isinstance(layer, dict)
+    ]
+    if any("softmax" in each for each in names):
+        raise UserError("a run has one softmax, behind all other layers")
     return values
 
 

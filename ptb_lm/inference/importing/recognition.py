@@ -109,7 +109,10 @@ def _translate(tensors: Arrays, vocabulary_size: int) -> tuple[str, Arrays]:
             "there must be recurrent layers (weight_hh_l0, recurrent_kernel) whose names differ in a number "
             f"only; found: {', '.join(layers) or _describe_shapes(tensors)}"
         )
-    layers.sort(key=lambda module: [int(number) for number in re.findall(r"\d+", module)])
+    # By the numbers in each part of the name: lstm, which has none, is below lstm_1.
+    layers.sort(
+        key=lambda module: [list(map(int, re.findall(r"\d+", part))) for part in re.split("[./]", module)]
+    )
     program = TORCH if NAMES[TORCH][1] in modules[layers[0]] else KERAS
     outer = {(m, leaf): array for m in modules if m not in layers for leaf, array in modules[m].items()}
     weights, tables = _embedding_and_softmax(outer, vocabulary_size, program)
