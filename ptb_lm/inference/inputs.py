@@ -62,19 +62,23 @@ def check_text(text: object, *, name: str) -> None:
         raise UserError(f"{name} must be a string, not {type(text).__name__}")
 
 
-def encode(sentence: str, vocabulary: Vocabulary, *, tokenizer: Tokenizer = PLAIN) -> EncodedWords:
+def encode(
+    sentence: str, vocabulary: Vocabulary, *, begins: bool = True, tokenizer: Tokenizer = PLAIN
+) -> EncodedWords:
     """Return a sentence's words, with an `<eos>` after the last, and their ids.
 
     Args:
         sentence: A line of text, perhaps empty.
         vocabulary: The model's words.
+        begins: False if it goes on with a sentence: among characters, the space before it is one of them.
         tokenizer: Turns text into words; by default white space separates them.
 
     Raises:
         UserError: It is no string, or the vocabulary lacks a word and has no `<unk>`.
     """
     check_text(sentence, name="a sentence")
-    return _encode_words((*tokenizer.words(sentence), EOS), vocabulary)
+    words = tokenizer.words(sentence) if begins else tokenizer.prefix(sentence.rstrip(), begins=False)
+    return _encode_words((*words, EOS), vocabulary)
 
 
 def encode_prefix(
@@ -108,16 +112,16 @@ def _encode_words(words: tuple[str, ...], vocabulary: Vocabulary) -> EncodedWord
 
 
 def encode_lines(
-    lines: Iterable[str], vocabulary: Vocabulary, tokenizer: Tokenizer = PLAIN
+    lines: Iterable[str], vocabulary: Vocabulary, tokenizer: Tokenizer = PLAIN, *, begins: bool = True
 ) -> Iterator[EncodedWords]:
-    """Encode each line as a sentence.
+    """Encode each line as a sentence; the first goes on with one if `begins` is false.
 
     Raises:
         LineError: A line is no string, or the vocabulary lacks a word of it and has no `<unk>`.
     """
     for number, line in enumerate(lines, 1):
         try:
-            yield encode(line, vocabulary, tokenizer=tokenizer)
+            yield encode(line, vocabulary, begins=begins or number > 1, tokenizer=tokenizer)
         except UserError as error:
             raise LineError(number, str(error)) from None
 

@@ -157,7 +157,10 @@ class LanguageModel:
         inputs.check_whole(ahead, least=1, name="ahead")
         if unit not in tuple(NATS_PER_UNIT):
             raise UserError(f"the unit must be one of {', '.join(NATS_PER_UNIT)}, not {unit!r}")
-        sentences = inputs.encode_lines(inputs.split_sentences(text), self.vocabulary, self.tokenizer)
+        begins = self.reader.resume(self.state if carry_state else None).last_word == self.reader.eos
+        sentences = inputs.encode_lines(
+            inputs.split_sentences(text), self.vocabulary, self.tokenizer, begins=begins
+        )
         # A stream is one row: a longer one gains nothing.
         most = self.reader.max_tokens if carry_state else CHUNK_WORDS
         score = self._score_stream if carry_state else self.reader.score_independent
@@ -279,7 +282,7 @@ class LanguageModel:
 
     def _read(self, prefix: str, *, carry_state: bool) -> Position:
         position = self.reader.resume(self.state if carry_state else None)
-        begins = position.last_word == self.vocabulary.ids[EOS]
+        begins = position.last_word == self.reader.eos
         prefix_words = inputs.encode_prefix(prefix, self.vocabulary, begins=begins, tokenizer=self.tokenizer)
         position = self.reader.read(position, prefix_words.ids)
         if carry_state:

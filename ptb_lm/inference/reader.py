@@ -34,6 +34,10 @@ class Position:
     last_word: int  # its id
 
 
+def _shapes(position: Position) -> list[list[tuple[int, ...]]]:
+    return [[tuple(part.shape) for part in layer] for layer in position.state]
+
+
 class TextReader:
     """Reads and scores the words of texts. It holds no position, so that any number of threads may use it.
 
@@ -54,12 +58,15 @@ class TextReader:
                 an `<eos>`.
 
         Raises:
-            UserError: It is neither a position nor None.
+            UserError: It is neither a position nor None, or it is of a model of another cell or size.
         """
+        beginning = Position(self.backend.zero_state(1), self.eos)
         if position is None:
-            return Position(self.backend.zero_state(1), self.eos)
+            return beginning
         if not isinstance(position, Position):
             raise UserError(f"the state must be None or an earlier model.state, not {position!r}")
+        if _shapes(position) != _shapes(beginning):
+            raise UserError("the state is that of a model of another cell or size")
         return position
 
     def read(self, position: Position, ids: Ids) -> Position:

@@ -400,6 +400,22 @@ def test_the_space_after_a_prefix_is_read_among_characters(folder: Path) -> None
         assert predicted["a"] == pytest.approx(after_space, abs=TOLERANCE)
 
 
+@pytest.mark.parametrize("rest", [" a", " a\n b", "b \na"])
+def test_a_sentence_that_goes_on_keeps_the_space_before_it_among_characters(rest: str, folder: Path) -> None:
+    words = ("a", "<eos>", "b", "<unk>", SPACE)
+    model = ptb_lm.load(runs.write_run(folder / "going-on", words, data="text", tokenize="characters"))
+    whole = model.score(f"ab{rest}", carry_state=True)
+    model.state = None
+    model.predict("ab", carry_state=True)
+    parts = model.score(rest, carry_state=True)
+    assert ("a", "b", *parts[0].words) == whole[0].words
+    assert [each.words for each in parts[1:]] == [each.words for each in whole[1:]]
+    for begin, part, scored in zip((2, 0), parts, whole, strict=False):
+        np.testing.assert_allclose(
+            part.log_probabilities, scored.log_probabilities[begin:], rtol=0, atol=TOLERANCE
+        )
+
+
 @pytest.mark.parametrize("prompt", ["c\nd", "c \n", "\n a\n\nd"])
 def test_each_newline_of_a_prompt_is_an_eos(prompt: str, run: Path, model: LanguageModel) -> None:
     log_p_V = Expected(run).next_word_log_probabilities("<eos> " + prompt.replace("\n", " <eos> "))[-1]
@@ -487,6 +503,19 @@ def test_a_state_that_is_no_position_is_refused(model: LanguageModel) -> None:
         with pytest.raises(UserError, match=r"state .* 5"):
             call("a", carry_state=True)
     assert len(model.score("a")) == 1
+
+
+@pytest.mark.parametrize("changes", [{"cell": "gru"}, {"num_layers": 1}, {"hidden_size": 9}], ids=str)
+def test_a_state_of_another_model_is_refused(
+    changes: dict[str, Any], model: LanguageModel, folder: Path
+) -> None:
+    name = "-".join(map(str, changes.values()))
+    other = ptb_lm.load(runs.write_run(folder / f"other-{name}", WORDS, **changes))
+    other.predict("a", carry_state=True)
+    model.state = other.state
+    for call in (model.score, model.predict, model.generate):
+        with pytest.raises(UserError, match="state is that of a model of another cell or size"):
+            call("a", carry_state=True)
 
 
 def test_scores_and_positions_are_compared_without_their_arrays(model: LanguageModel) -> None:
