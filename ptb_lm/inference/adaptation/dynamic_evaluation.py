@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.inference.adaptation import DynamicEvaluation
 from ptb_lm.inference.adaptation.segment_model import Gradients, SegmentModel
 from ptb_lm.training.evaluation import perplexity_from_nll
@@ -103,7 +104,12 @@ def mean_squares(
         segments: The largest number of segments; they lie equally far apart. The state before each is that
             after a segment just before it.
         progress: A function that is called with the number of words of each.
+
+    Raises:
+        UserError: The text has no word after its first.
     """
+    if len(ids) < 2:
+        raise UserError("the rule rms needs a training text of two words or more")
     squares = {name: torch.zeros_like(weight) for name, weight in model.weights.items()}
     count = max(1, min(segments, (len(ids) - 1) // (2 * segment)))
     distance = (len(ids) - 1) // count

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support import assert_arrays, random_weights
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.inference.adaptation import DynamicEvaluation
 from ptb_lm.model import reference
 from ptb_lm.model.config import Config
@@ -126,6 +127,12 @@ def test_without_steps_it_is_the_ordinary_score(segment: int) -> None:
     for dynamic in (None, DynamicEvaluation(segment=segment, rate=0.0, decay=0.5)):
         found = dynamic_evaluation.score(model, torch.tensor(ids), dynamic)
         assert -found.log_p_N.sum().item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_training_text_of_one_word_has_no_gradients() -> None:
+    model = SegmentModel(UNTIED, random_weights(UNTIED, VOCABULARY, seed=1))
+    with pytest.raises(UserError, match="two words"):
+        dynamic_evaluation.mean_squares(model, torch.tensor(text(1, 3)), 5, segments=4)
 
 
 @pytest.mark.parametrize("dynamic", [SETTINGS["sgd"], SETTINGS["rms"]], ids=["sgd", "rms"])
