@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from ptb_lm.common import host
 
@@ -179,6 +180,10 @@ def test_the_commit_is_marked_when_the_code_has_changed_and_not_when_results_hav
     index = (tmp_path / ".git" / "index").read_bytes()
     assert host.environment()["commit"] == head
     assert (tmp_path / ".git" / "index").read_bytes() == index
+    subprocess.run([*map(os.fsencode, git), b"checkout", b"--quiet", b"-b", b"caf\xe9"], check=True)
+    monkeypatch.setenv("GIT_DIR", str(ROOT / ".git"))
+    assert host.environment()["commit"] == head
+    monkeypatch.delenv("GIT_DIR")
     # Installed into the environment of another project, the package has no commit of its own.
     installed = tmp_path / "site-packages" / "ptb_lm"
     installed.mkdir(parents=True)

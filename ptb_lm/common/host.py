@@ -205,7 +205,17 @@ def _git_commit() -> str | None:
     # Code only: results that a script has just written change nothing of the code that it ran.
     status += ["--untracked-files=all", "--", "*.py", "*.cpp"]
     try:
-        done = subprocess.run(status, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(
+            status,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=10,
+            # In a hook of another repository these name that one.
+            env={
+                k: v for k, v in os.environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
+            },
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     commit = re.search("^# branch.oid ([0-9a-f]+)$", done.stdout, re.MULTILINE)
