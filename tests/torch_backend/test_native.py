@@ -460,10 +460,18 @@ class TestWithoutKernels:
             ("/nonexistent", "/nonexistent"),
             ("/bin/true", "compiled"),
             ("#!/bin/sh\necho 'kernels.cpp:1: error: no such thing' >&2\nexit 1\n", "no such thing torch\n"),
+            ("#!/bin/sh\nprintf '\\351: error: no such thing\\n' >&2\nexit 1\n", "no such thing torch\n"),
             # It leaves something that is no library, as a torch without the exported products would not load.
             (FAKE_COMPILER.format('echo nothing > "$2"'), "loaded"),
         ],
-        ids=["missing", "not there", "makes nothing", "fails", "makes no library"],
+        ids=[
+            "missing",
+            "not there",
+            "makes nothing",
+            "fails",
+            "fails in another encoding",
+            "makes no library",
+        ],
     )
     def test_a_compiler_that_makes_none_is_reported(self, compiler: str, noun: str, tmp_path: Path) -> None:
         if compiler.startswith("#!"):

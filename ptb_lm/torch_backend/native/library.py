@@ -90,7 +90,7 @@ def _find_compiler() -> list[str]:
 
 def _cache_key(compiler: Sequence[str], libraries: Sequence[str]) -> str:
     """Return a digest of all that decides which machine code the compiler makes of the source."""
-    version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False)
+    version = subprocess.run([*compiler, "--version"], capture_output=True, errors="replace", check=False)
     source, command = SOURCE.read_text(encoding="utf-8"), [*compiler, *FLAGS, *libraries]
     facts = [source, *command, version.stdout, torch.__version__, _describe_processor()]
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
@@ -109,7 +109,14 @@ def _compile(compiler: Sequence[str], libraries: Sequence[str], path: Path) -> N
         output = Path(folder) / path.name
         command = [*compiler, *FLAGS, "-o", str(output), str(SOURCE), *libraries]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                errors="replace",
+                timeout=300,
+                check=False,
+                env={**os.environ, "TMPDIR": folder},  # its own files are removed, too, if it is killed
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise MissingError(f"the C++ compiler failed: {error}") from None
         if done.returncode:
