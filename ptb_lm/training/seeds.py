@@ -82,6 +82,9 @@ def train(flag_values: dict[str, Any], train_one: TrainOne) -> int:
     except signals.StopSignal as stop:
         print_how_to_continue()
         return stop.exit_status
+    except OSError:  # a full disk
+        print_how_to_continue()
+        raise
     finally:
         if is_new:
             with contextlib.suppress(OSError):  # something was wrong, and no run came into it

@@ -1,8 +1,10 @@
 """Runs of several seeds: each is as if it were alone; their mean; how they go on."""
 
 import contextlib
+import errno
 import gc
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -186,6 +188,27 @@ def test_a_seed_that_diverges_does_not_stop_the_others(
     assert "seed 1 failed and is not included below" in out
     value = runs.result(tmp_path / "run" / "seed-2")["test_perplexity"]
     assert f"test perplexity of 1 seed: {value:.2f}\n" in out
+
+
+def test_a_full_disk_is_told_with_how_to_continue(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = trainer.Trainer._finish_epoch
+
+    def finish_or_fill(self: trainer.Trainer) -> dict[str, object]:
+        if self.run.choice.seed == 2:
+            raise OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl")
+        return whole(self)
+
+    monkeypatch.setattr(trainer.Trainer, "_finish_epoch", finish_or_fill)
+    given = runs.arguments(data, tmp_path / "run", "--seeds", "1", "2", "3")
+    assert train.main(given) == 1
+    said = capsys.readouterr().err
+    assert "No space left on device" in said
+    (again,) = re.findall(r"^all seeds continue with: (.*)$", said, re.MULTILINE)
+    monkeypatch.undo()
+    assert train.main(shlex.split(again)[3:]) == 0
+    assert f"of 3 seeds: {mean_and_deviation(tmp_path / 'run', 1, 2, 3)}" in capsys.readouterr().out
 
 
 def test_a_seed_that_cannot_continue_does_not_stop_the_others(
