@@ -255,10 +255,8 @@ def _tabulate(presets: Sequence[str]) -> str:
         values = [_by_both_recipes(preset, each.name, _value) for preset in presets]
         if len({*values}) == 1:
             same.append(f"{each.flag} {values[0]}")
-            continue
-        values = [_by_both_recipes(preset, each.name, _effective) for preset in presets]
-        if {*values} != {_IDLE}:
-            rows.append((each.flag, *values))
+        elif {*(shown := [_by_both_recipes(preset, each.name, _effective) for preset in presets])} != {_IDLE}:
+            rows.append((each.flag, *shown))
     return f"{_align(rows)}\n\n" + textwrap.fill(f"All have {', '.join(same)}.", 100, break_on_hyphens=False)
 
 

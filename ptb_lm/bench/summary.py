@@ -43,7 +43,8 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
     keys = [(*workload, each) for workload in workloads for each in rows.PASSES]
     # Wrong in one pass is wrong in all. A program that is measured twice, by two names, is wrong by both.
     wrong = {_program(row): row for row in reversed(loaded) if row.status == WRONG}
-    times = sorted({row.time for row in loaded if row.time}, key=parse_time)
+    # Machines may be of several time zones.
+    times = sorted({row.time for row in loaded if row.time}, key=datetime.fromisoformat)
     source = folder if folder.name.endswith(row_archive.SUFFIX) else folder / rows.FILE
     return Summary(
         groups=tuple(
@@ -55,11 +56,6 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
         times=(times[0], times[-1]) if times else (),
         remarks=tuple(remarks),
     )
-
-
-def parse_time(time: str) -> datetime:
-    """Return a row's time, to compare it with that of a machine in another time zone."""
-    return datetime.fromisoformat(time)
 
 
 def _program(row: Row) -> tuple[str, str, str]:

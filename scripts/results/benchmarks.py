@@ -7,6 +7,7 @@ a row's the table's.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.doubts import shorten_commit
 from ptb_lm.bench.results import Result, ResultGroup, Summary, distinct, speed_ratio
-from ptb_lm.bench.summary import parse_time, summarise
+from ptb_lm.bench.summary import summarise
 from ptb_lm.common.markdown_tables import write_markdown
 from ptb_lm.pages.document import NOTHING
 from results import store
@@ -54,7 +55,9 @@ def newest(results: Path, names: str | Sequence[str]) -> str:
     """
     known = [names] if isinstance(names, str) else names
     found = [name for name in known if (results.parent / relative_path(name)).exists()]
-    return max(found, key=lambda name: parse_time(read(results, name).times[-1])) if found else known[0]
+    if not found:
+        return known[0]
+    return max(found, key=lambda name: datetime.fromisoformat(read(results, name).times[-1]))
 
 
 def find(
