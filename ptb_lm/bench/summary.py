@@ -7,7 +7,6 @@ precision too, but for those whose names give another: the report says so beside
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +42,7 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
     keys = [(*workload, each) for workload in workloads for each in rows.PASSES]
     # Wrong in one pass is wrong in all. A program that is measured twice, by two names, is wrong by both.
     wrong = {_program(row): row for row in reversed(loaded) if row.status == WRONG}
-    # Machines may be of several time zones.
-    times = sorted({row.time for row in loaded if row.time}, key=datetime.fromisoformat)
+    times = sorted({row.time for row in loaded if row.time})
     source = folder if folder.name.endswith(row_archive.SUFFIX) else folder / rows.FILE
     return Summary(
         groups=tuple(

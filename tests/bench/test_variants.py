@@ -197,7 +197,7 @@ def test_an_added_function_of_an_earlier_commit_still_builds(
         pytest.skip(f"needs the commit {before.COMMIT}, which this checkout lacks")
     weights = random_weights(tiny_config, 11, 1)
     model = built_by("then=benchmarks.rivals.before:cudnn", tiny_config, weights, monkeypatch)
-    assert type(model).__module__.startswith("ptb_lm_before.")
+    assert type(model._model).__module__.startswith("ptb_lm_before.")
     ((x_BT, y_BT),) = random_windows(tiny_config, 11, 1, seed=2)
     x_device, y_device = model.to_device(x_BT), model.to_device(y_BT)  # as the benchmark asks it
     _, loss = model.evaluate_step(x_device, y_device, model.zero_state(3))

@@ -68,7 +68,11 @@ class Measurement:
         self._products = products(workload.task)
         # A run that goes on keeps the plans that it began with, those of variants that were cut, too.
         self._plans: dict[tuple[str, str], Plan] = {}
-        blocks = group_by_key(((row.variant, row.pass_name), row) for row in self.measured_rows)
+        blocks = group_by_key(
+            ((row.variant, row.pass_name), row)
+            for row in record.rows
+            if row.workload == workload.name and row.is_measured
+        )
         for key, (first, *_) in blocks.items():
             step_seconds, limit = first.startup.get("step_seconds"), options.row_limit
             if step_seconds is None:
@@ -85,11 +89,22 @@ class Measurement:
         # Variants and passes.
         self._impossible = {(name, pass_name) for name in self.wrong for pass_name in workload.passes}
 
-    @property
-    def measured_rows(self) -> list[rows.Row]:
-        """The workload's measured rows so far, those of earlier runs first."""
-        every = self.record.rows
-        return [row for row in every if row.workload == self.workload.name and row.is_measured]
+    def paired_rounds(self) -> set[tuple[str, str, int]]:
+        """Return what counts as measured so far: (variant, pass, round).
+
+        The baseline was measured in the same session, or cannot be: rows of two sessions make no ratio.
+        """
+        baseline, every = self.workload.baseline, self.record.rows
+        found = [row for row in every if row.is_measured and row.workload == self.workload.name]
+        paired = {(row.pass_name, row.session, row.round) for row in found if row.variant == baseline}
+        is_there = baseline in {variant.name for variant in self.workload.variants}
+        return {
+            (row.variant, row.pass_name, row.round)
+            for row in found
+            if (row.pass_name, row.session, row.round) in paired
+            or not is_there
+            or self.should_skip(baseline, row.pass_name, row.round)
+        }
 
     def should_skip(self, variant: str, pass_name: str, round_: int) -> bool:
         """Return whether a variant's pass cannot be measured, or has no such round in its plan.
@@ -255,8 +270,7 @@ class Measurement:
     def _is_complete(self, variant: str, pass_name: str) -> bool:
         if (variant, pass_name) not in self._plans:
             return False
-        key = (self.workload.name, pass_name, variant)
-        done = {index for *row_key, index in self.record.measured_rows() if tuple(row_key) == key}
+        done = {index for *key, index in self.paired_rounds() if key == [variant, pass_name]}
         return done >= set(self._rounds_in_plan((variant, pass_name)))
 
     def _copies_note(self, worker: pool.Worker) -> str | None:

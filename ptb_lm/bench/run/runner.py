@@ -132,9 +132,9 @@ def _rounds_of_a_process(measurement: Measurement, rounds: Sequence[int]) -> Ite
 def _todo(measurement: Measurement, index: int) -> set[tuple[str, str]]:
     """Return the variants and passes to measure in a round.
 
-    These are those that the round lacks in a session of the baseline's, and the baseline beside them: rows of
-    two sessions make no ratio. If the baseline is lacking, every variant of that pass is measured again. What
-    cannot be measured is none of them.
+    These are those that the round lacks, and the baseline beside them: rows of two sessions make no ratio. If
+    the baseline is lacking, every variant of that pass is measured again. What cannot be measured is none of
+    them.
     """
     workload = measurement.workload
     every = {
@@ -143,12 +143,8 @@ def _todo(measurement: Measurement, index: int) -> set[tuple[str, str]]:
         for pass_name in workload.passes
         if not measurement.should_skip(variant.name, pass_name, index)
     }
-    rows = [row for row in measurement.measured_rows if row.round == index]
-    paired = {(row.pass_name, row.session) for row in rows if row.variant == workload.baseline}
     found = {
-        (row.variant, row.pass_name)
-        for row in rows
-        if (row.pass_name, row.session) in paired or (workload.baseline, row.pass_name) not in every
+        (variant, pass_name) for variant, pass_name, round_ in measurement.paired_rounds() if round_ == index
     }
     lacking = every - found
     beside = {(workload.baseline, pass_name) for _, pass_name in lacking}
