@@ -15,6 +15,9 @@ import pytest
 # NumPy and the frameworks read this when they are imported.
 for variable in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
     os.environ.setdefault(variable, "1")
+# In a hook of git's, the repositories of tests would be the user's.
+for variable in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR"):
+    os.environ.pop(variable, None)
 # Before any test imports TensorFlow: ptb_lm/tf_backend/__init__.py says why.
 with contextlib.suppress(ImportError):
     importlib.import_module("triton")

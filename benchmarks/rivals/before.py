@@ -20,7 +20,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ptb_lm.common import files
+from ptb_lm.common import files, host
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.config import Config
 
@@ -31,8 +31,9 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 def _build(name: str, config: Config, weights: Mapping[str, NDArray[Any]], **chosen: Any) -> Any:
     """Return a model of that commit."""
+    commit = _commit()
     if NAME not in sys.modules:
-        sys.path.insert(0, str(_take_out()))
+        sys.path.insert(0, str(_take_out(commit)))
     chosen = {**chosen, "framework": "torch", "model": name}
     flat = importlib.util.find_spec(f"{NAME}.config")  # as the package was in its first weeks
     folder = NAME if flat else f"{NAME}.model"
@@ -49,7 +50,7 @@ def _build(name: str, config: Config, weights: Mapping[str, NDArray[Any]], **cho
         model = backend.build(before, weights, create(**chosen))
     if not hasattr(model, "to_device"):  # whose name was place
         model.to_device = model.place
-    return _Model(model, _commit())
+    return _Model(model, commit)
 
 
 class _Model:
@@ -69,13 +70,12 @@ class _Model:
 cudnn, block_fused = (functools.partial(_build, name) for name in ("cudnn", "block_fused"))
 
 
-def _take_out() -> Path:
+def _take_out(commit: str) -> Path:
     """Return the folder that holds the renamed package, which every process of a commit shares.
 
     Raises:
-        UserError: Git does not know the commit, or this is no checkout of git's.
+        UserError: Git does not know the commit.
     """
-    commit = _commit()
     cache = files.cache_folder()
     folder = cache / f"before-{commit}"
     if folder.is_dir():
@@ -98,11 +98,17 @@ def _take_out() -> Path:
 
 
 def _commit() -> str:
+    """Return the full hash of COMMIT.
+
+    Raises:
+        UserError: Git does not know it, or this is no checkout of git's.
+    """
     return _git("rev-parse", "--verify", f"{COMMIT}^{{commit}}").decode().strip()
 
 
 def _git(*arguments: str) -> bytes:
-    done = subprocess.run(["git", "-C", str(CHECKOUT), *arguments], capture_output=True)
+    command = ["git", "-C", str(CHECKOUT), *arguments]
+    done = subprocess.run(command, capture_output=True, env=host.git_environment())
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip().split("\n")[-1]
         raise UserError(f"git cannot take the commit {COMMIT} out of {CHECKOUT}: {reason}")

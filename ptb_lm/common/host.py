@@ -25,6 +25,11 @@ _QUOTAS = (
     ("/sys/fs/cgroup/cpu.max",),
     ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
 )
+# Some of those that `git rev-parse --local-env-vars` lists.
+REPOSITORY_VARIABLES = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR"),
+    *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"),
+)
 HERTZ = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 # Messages of NumPy, torch and CUDA: "Unable to allocate 7.28 TiB for an array", "you tried to allocate 64
 # bytes", "Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.00 GiB is free".
@@ -190,6 +195,11 @@ def seconds_of_cores(columns: Sequence[int]) -> float | None:
     return sum(int(row[column]) for row in fields for column in columns) / HERTZ
 
 
+def git_environment() -> dict[str, str]:
+    """Return the environment for git without what names a repository, as in a hook of another one."""
+    return {name: value for name, value in os.environ.items() if name not in REPOSITORY_VARIABLES}
+
+
 def _git_commit() -> str | None:
     """Return the commit of the checkout that this package lies in, marked if its code has changed.
 
@@ -211,10 +221,7 @@ def _git_commit() -> str | None:
             encoding="utf-8",
             errors="replace",
             timeout=10,
-            # In a hook of another repository these name that one.
-            env={
-                k: v for k, v in os.environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
-            },
+            env=git_environment(),
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -33,16 +34,16 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_commit_is_taken_out_once_for_all_processes(checkout: Path) -> None:
-    folder = before._take_out()
+    folder = before._take_out(before._commit())
     assert (folder / "ptb_lm_before" / "a.py").read_text() == "import ptb_lm_before\n"
     (folder / "kept").touch()
-    assert before._take_out() == folder
+    assert before._take_out(before._commit()) == folder
     assert (folder / "kept").exists()
     assert list(folder.parent.iterdir()) == [folder], "and nothing is left beside it"
 
 
-def test_the_engine_says_which_commit_it_is_of(checkout: Path) -> None:
-    package = before._take_out() / before.NAME
+def test_the_engine_says_which_commit_it_is_of(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = before._take_out(before._commit()) / before.NAME
     (package / "__init__.py").touch()
     (package / "config.py").write_text(
         "import dataclasses\n\n@dataclasses.dataclass\nclass Config:\n    cell: str\n"
@@ -51,14 +52,21 @@ def test_the_engine_says_which_commit_it_is_of(checkout: Path) -> None:
         "class build:\n    engine = 'an engine'\n"
         "    def __init__(self, *given, **chosen):\n        self.place = chosen['model']\n"
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    kept = take_out_modules()
+    try:
         model = before.cudnn(Config(), {})
-        for name in [name for name in sys.modules if name.partition(".")[0] == before.NAME]:
-            patch.delitem(sys.modules, name)
-    commit = before._git("rev-parse", "HEAD").decode()
-    assert model.engine == f"an engine, as of commit {commit[:7]}"
+    finally:
+        take_out_modules()
+        sys.modules.update(kept)
+    assert model.engine == f"an engine, as of commit {before._commit()[:7]}"
     assert model.to_device == "cudnn"
+
+
+def take_out_modules() -> dict[str, ModuleType]:
+    """Remove the package of before, which is another one in another test, and return its modules."""
+    names = [name for name in sys.modules if name.partition(".")[0] == before.NAME]
+    return {name: sys.modules.pop(name) for name in names}
 
 
 def test_what_git_does_not_know_is_one_sentence(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,4 +74,4 @@ def test_what_git_does_not_know_is_one_sentence(checkout: Path, monkeypatch: pyt
     with pytest.raises(
         UserError, match=r"git cannot take the commit none out of .*checkout: fatal: .*revision"
     ):
-        before._take_out()
+        before._commit()
