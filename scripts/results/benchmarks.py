@@ -7,7 +7,6 @@ a row's the table's.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -55,9 +54,7 @@ def newest(results: Path, names: str | Sequence[str]) -> str:
     """
     known = [names] if isinstance(names, str) else names
     found = [name for name in known if (results.parent / relative_path(name)).exists()]
-    if not found:
-        return known[0]
-    return max(found, key=lambda name: datetime.fromisoformat(read(results, name).times[-1]))
+    return max(found, key=lambda name: read(results, name).times[-1]) if found else known[0]
 
 
 def find(

@@ -124,7 +124,8 @@ class _Work:
             return status
         out = self.root / "bench" / f"reproduce-{self._fill(step.id)}"
         command = step.command(self.device)
-        if not self._is_adapted(step, out / "result.json") and (status := self._run(command, out)):
+        is_there = step.keep == plan.ADAPTATION and self._is_adapted(step, out / "result.json")
+        if not is_there and (status := self._run(command, out)):
             return status
         name = self._fill(step.id)
         if step.keep == plan.BENCHMARK:
@@ -136,11 +137,14 @@ class _Work:
         return 0
 
     def _is_adapted(self, step: Step, result: Path) -> bool:
-        """Return whether a step's test of a run that adapts is there already, of the run as it is now."""
-        if step.keep != plan.ADAPTATION or not result.exists():
+        """Return whether a run that adapts was tested as it is now; remove the result of one of before."""
+        if not result.exists():
             return False
         run = RunDirectory(self.root / "checkpoints" / f"reproduce-{self._fill(step.after)}")
-        return result.stat().st_mtime >= run.weights_path.stat().st_mtime
+        if result.stat().st_mtime >= run.weights_path.stat().st_mtime:
+            return True
+        result.unlink()  # which is never replaced
+        return False
 
     def _has_run_of(self, result: str) -> bool:
         runs = run_tables.read(self.results)

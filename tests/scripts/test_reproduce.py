@@ -181,6 +181,7 @@ def test_an_adapted_test_is_made_again_when_its_run_was(tmp_path: Path) -> None:
     assert _Work._is_adapted(work, step, result)
     os.utime(run.weights_path, (300, 300))
     assert not _Work._is_adapted(work, step, result)
+    assert not result.exists(), "python -m ptb_lm.evaluate --out replaces none"
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
