@@ -64,6 +64,17 @@ class Tokenizer:
         """
         return self._normalize(_word_splitter(self.tokenize)(text))
 
+    def line(self, text: str, *, begins: bool = True) -> list[str]:
+        """Return the words of a sentence, or, if it does not begin with them, of its rest.
+
+        Among characters the space before the rest is one of them.
+
+        Raises:
+            UserError: NLTK is needed, and is not installed.
+        """
+        within = not begins and self.tokenize == "characters"
+        return self.prefix(text.rstrip(), begins=False) if within else self.words(text)
+
     def prefix(self, text: str, *, begins: bool = True) -> list[str]:
         """Return the words of a sentence that goes on after them.
 
@@ -103,9 +114,7 @@ class Tokenizer:
         tokens = list[str]()
         *lines, last = text.split("\n")
         for line in lines:
-            within = not begins and self.tokenize == "characters"  # the space before it is one of them
-            tokens += self.prefix(line.rstrip(), begins=False) if within else self.words(line)
-            tokens.append(EOS)
+            tokens += [*self.line(line, begins=begins), EOS]
             begins = True
         return tokens + self.prefix(last, begins=begins)
 

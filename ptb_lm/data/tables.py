@@ -206,7 +206,7 @@ def _csv_rows(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[str,
     reader = csv.reader(
         (f"{line}\n" for line in itertools.chain([header], lines)), delimiter=delimiter, strict=True
     )
-    names: list[str] = []
+    names, several = list[str](), set[str]()
     while True:
         first = reader.line_num + 1
         try:
@@ -221,11 +221,11 @@ def _csv_rows(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[str,
         if names and len(fields) > len(names):
             raise UserError(f"{path}, line {first}: there are more fields than in the header")
         if names and fields:
-            yield first, dict(itertools.zip_longest(names, fields))
+            pairs = list(itertools.zip_longest(names, fields))
+            # A name of several columns has all their values, which are no text.
+            yield first, dict(pairs) | {name: [text for n, text in pairs if n == name] for name in several}
         elif fields:
-            names = fields
-            if twice := [name for name in names if name and names.count(name) > 1]:
-                raise UserError(f"{path}: two columns have the name {twice[0]!r}; rename one of them")
+            names, several = fields, {name for name in fields if fields.count(name) > 1}
 
 
 def _has_text(values: list[Any]) -> bool:

@@ -70,15 +70,14 @@ def encode(
     Args:
         sentence: A line of text, perhaps empty.
         vocabulary: The model's words.
-        begins: False if it goes on with a sentence: among characters, the space before it is one of them.
+        begins: False if it is the rest of a sentence.
         tokenizer: Turns text into words; by default white space separates them.
 
     Raises:
         UserError: It is no string, or the vocabulary lacks a word and has no `<unk>`.
     """
     check_text(sentence, name="a sentence")
-    words = tokenizer.words(sentence) if begins else tokenizer.prefix(sentence.rstrip(), begins=False)
-    return _encode_words((*words, EOS), vocabulary)
+    return _encode_words((*tokenizer.line(sentence, begins=begins), EOS), vocabulary)
 
 
 def encode_prefix(

@@ -157,7 +157,7 @@ class LanguageModel:
         inputs.check_whole(ahead, least=1, name="ahead")
         if unit not in tuple(NATS_PER_UNIT):
             raise UserError(f"the unit must be one of {', '.join(NATS_PER_UNIT)}, not {unit!r}")
-        begins = self.reader.resume(self.state if carry_state else None).last_word == self.reader.eos
+        begins = not carry_state or self.reader.resume(self.state).last_word == self.reader.eos
         sentences = inputs.encode_lines(
             inputs.split_sentences(text), self.vocabulary, self.tokenizer, begins=begins
         )

@@ -34,8 +34,8 @@ class Position:
     last_word: int  # its id
 
 
-def _shapes(position: Position) -> list[list[tuple[int, ...]]]:
-    return [[tuple(part.shape) for part in layer] for layer in position.state]
+def _form(position: Position) -> list[list[tuple[type, tuple[int, ...]]]]:
+    return [[(type(part), tuple(part.shape)) for part in layer] for layer in position.state]
 
 
 class TextReader:
@@ -58,15 +58,15 @@ class TextReader:
                 an `<eos>`.
 
         Raises:
-            UserError: It is neither a position nor None, or it is of a model of another cell or size.
+            UserError: It is neither a position nor None, or of a model of another framework, cell or size.
         """
         beginning = Position(self.backend.zero_state(1), self.eos)
         if position is None:
             return beginning
         if not isinstance(position, Position):
             raise UserError(f"the state must be None or an earlier model.state, not {position!r}")
-        if _shapes(position) != _shapes(beginning):
-            raise UserError("the state is that of a model of another cell or size")
+        if _form(position) != _form(beginning):
+            raise UserError("the state is of a model of another framework, cell or size")
         return position
 
     def read(self, position: Position, ids: Ids) -> Position:

@@ -192,6 +192,7 @@ def test_a_column_is_chosen_or_asked_for(
         ("a.jsonl", '{"id": 1, "body": "a"}\n', "body", None),
         ("a.csv", "sentence,note\na,b\n", None, None),
         ("a.csv", "sentence,,\na,,\n", None, None),
+        ("a.csv", "note,note,sentence\nb,c,a\n", None, None),
     ],
 )
 def test_a_column_of_an_unusual_name_is_told_once(
@@ -202,6 +203,12 @@ def test_a_column_of_an_unusual_name_is_told_once(
     notes = corpus.load(tmp_path, column=wanted).notes
     assert len(notes) == (expected is not None)
     assert all(re.fullmatch(f"the text is the column {expected}", note) for note in notes)
+
+
+def test_a_name_of_two_columns_names_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,text,text\n1,a,b\n")
+    with pytest.raises(UserError, match=r"line 2: \['a', 'b'\] is not text; choose another"):
+        list(text_file.lines(tmp_path / "a.csv", "text"))
 
 
 @pytest.mark.parametrize("first", ["1984", "nan", ""])
@@ -243,7 +250,7 @@ def test_a_parquet_column_of_other_text_is_found(tmp_path: Path) -> None:
         ("a.tsv", b'id\ttext\n1\ta\n2\t"the judge sues\n3\tb\n4\tc\n', "line 3: .* before the next tab"),
         ("a.csv", b"n,text\n1,a, b\n", "line 2: .*more fields"),
         ("a.csv", b'text\na\n"open\n', "line 3: .* must end in "),
-        ("a.csv", b"id,text,text\n1,a,b\n", "two columns have the name 'text'"),
+        ("a.csv", b"id,text,text\n1,a,b\n", "columns id, text: "),
         ("a.parquet", b"no such thing", "format is not parquet"),
         ("a.arrow", b"no such thing", "format is not arrow"),
         ("a.txt.gz", gzip.compress(b"a b\n" * 99, mtime=0)[:-9], "is damaged"),

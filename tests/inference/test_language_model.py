@@ -505,6 +505,18 @@ def test_a_state_that_is_no_position_is_refused(model: LanguageModel) -> None:
     assert len(model.score("a")) == 1
 
 
+def test_the_rest_of_a_sentence_is_tokenized_as_in_a_whole_one(folder: Path) -> None:
+    """By NLTK, which takes the last period off, and no other."""
+    pytest.importorskip("nltk")
+    words = ("a", "<eos>", "<unk>", "U.S", "U.S.", ".")
+    model = ptb_lm.load(runs.write_run(folder / "rest", words, data="text", tokenize="words"))
+    (whole,) = model.score("a U.S.", carry_state=True)
+    model.state = None
+    model.predict("a", carry_state=True)
+    (rest,) = model.score("U.S.", carry_state=True)
+    assert ("a", *rest.words) == whole.words
+
+
 @pytest.mark.parametrize("changes", [{"cell": "gru"}, {"num_layers": 1}, {"hidden_size": 9}], ids=str)
 def test_a_state_of_another_model_is_refused(
     changes: dict[str, Any], model: LanguageModel, folder: Path
@@ -514,7 +526,7 @@ def test_a_state_of_another_model_is_refused(
     other.predict("a", carry_state=True)
     model.state = other.state
     for call in (model.score, model.predict, model.generate):
-        with pytest.raises(UserError, match="state is that of a model of another cell or size"):
+        with pytest.raises(UserError, match="state is of a model of another framework, cell or size"):
             call("a", carry_state=True)
 
 
