@@ -367,21 +367,15 @@ def test_a_layer_of_keras_that_computes_something_else_is_refused(
 
 
 @pytest.mark.parametrize("ending", [".keras", ".h5"])
-def test_a_model_of_keras_with_parts_in_other_places_is_refused(ending: str, tmp_path: Path) -> None:
+def test_a_layer_of_cells_of_keras_that_reads_backwards_is_refused(ending: str, tmp_path: Path) -> None:
     keras = pytest.importorskip("keras")
     layers, path = keras.layers, tmp_path / f"x{ending}"
     backwards = layers.RNN(layers.LSTMCell(6), return_sequences=True, go_backwards=True)
-    softmax = layers.Dense(V, activation="softmax")
-    for middle, problem in (
-        ([backwards, layers.Dense(V)], "go_backwards=True"),
-        ([layers.LSTM(6, return_sequences=True), layers.Softmax(), layers.Dense(V)], "one softmax"),
-        ([layers.LSTM(6, return_sequences=True), softmax, layers.Activation("softmax")], "one softmax"),
-    ):
-        model = keras.Sequential([layers.Embedding(V, 6), *middle])
-        model(ROWS)
-        model.save(path)
-        with pytest.raises(UserError, match=problem):
-            read_tensors(path)
+    model = keras.Sequential([layers.Embedding(V, 6), backwards, layers.Dense(V)])
+    model(ROWS)
+    model.save(path)
+    with pytest.raises(UserError, match="go_backwards=True"):
+        read_tensors(path)
 
 
 @pytest.mark.parametrize("ending", [".keras", ".h5"])

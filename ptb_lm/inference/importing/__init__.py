@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import io
 import json
-import os
 import pickle
 import warnings
 import zipfile
@@ -211,7 +210,8 @@ def _read_hdf5(file: Path | BinaryIO, config: bytes = b"null") -> Arrays:
         # In order; a layer's own number tells only when it was made. Nothing lists the layers of .weights.h5,
         # where they are numbered in order.
         listed = archive.get("model_weights", archive).attrs.get("layer_names", ())
-        order = {os.fsdecode(name): f"{number}/{os.fsdecode(name)}" for number, name in enumerate(listed)}
+        layers = [name.decode() if isinstance(name, bytes) else name for name in listed]
+        order = {name: f"{number}/{name}" for number, name in enumerate(layers)}
         return {
             "/".join(order.get(part, part) for part in name.split("/")): archive[name][()]
             for name in names
@@ -233,13 +233,6 @@ def _check_keras(values: dict[str, Any]) -> dict[str, Any]:
     for layer in [*layers, *[values] * (values.get("module") == "keras.layers")]:
         if isinstance(layer, dict):
             _check_keras_layer(str(layer.get("class_name")), layer.get("config", {}))
-    names = [
-        {str(layer.get("class_name")).lower(), layer.get("config", {}).get("activation")}
-        for layer in layers[:-1]
-        if isinstance(layer, dict)
-    ]
-    if any("softmax" in each for each in names):
-        raise UserError("a run has one softmax, behind all other layers")
     return values
 
 
