@@ -123,7 +123,9 @@ class RunGroup:
             "data": self.runs[0].data,
         }
         if config.init_from:
-            values["init_from"] = str(config.init_from)
+            values["init_from"] = config.init_from.run
+            values["init_from_weights"] = f"SHA-256 {config.init_from.weights_sha256[:DIGITS]}…"
+            values["new_words"] = config.init_from.new_words
         for name in ("seed", "source", "hyperparameters", "preparation"):
             values.pop(name, None)
         complete = [run for run in self.runs if run.result]
@@ -165,7 +167,9 @@ def read_groups(folders: Sequence[Path], *, command: str) -> list[RunGroup]:
         except NoEpochError as error:
             without.append(error)
             continue
-        settings = {**RunGroup([run]).settings, **UNKNOWN, "data": run_data.identify(run.config)}
+        # The folder of the weights to begin with may have moved.
+        changes = {"data": run_data.identify(run.config), "init_from": None}
+        settings = {**RunGroup([run]).settings, **UNKNOWN, **changes}
         alike.setdefault(repr(sorted(settings.items())), []).append(run)
     if without and not alike:
         raise without[0]

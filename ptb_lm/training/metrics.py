@@ -200,7 +200,7 @@ def step_scalars(before: Progress, now: Progress, *, tokens: int, rate: float) -
         "step/learning_rate": rate,
     }
     seconds = now.clocked_seconds - before.clocked_seconds
-    if seconds > 0:  # the first step of a process is not clocked
+    if seconds > 0:  # the first step of a length is not clocked
         values["step/words_per_second"] = (now.clocked_tokens - before.clocked_tokens) / seconds
     return values
 

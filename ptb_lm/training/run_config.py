@@ -46,9 +46,6 @@ class InitFrom(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     test_perplexity: Positive | None = None
     new_words: Count
 
-    def __str__(self) -> str:
-        return f"{self.run} (SHA-256 {self.weights_sha256[:12]}…, {self.new_words:,} new words)"
-
 
 # Keys of config.json that a run lacks where the attribute is None, and how each is read.
 OPTIONAL_KEYS: dict[str, Callable[[Any], Any]] = {

@@ -154,8 +154,8 @@ def _resume_command(
     here = dataclasses.replace(config, choice=dataclasses.replace(config.choice, seed=seed))
     found = differences(directory.read_config(), here)
     result = directory.read_result()
-    if result and result["epochs"] > epochs:
-        found = list(dict.fromkeys([*found, f"epochs {result['epochs']} there, {epochs} here"]))
+    if result and result["epochs"] > epochs and not any(each.startswith("epochs ") for each in found):
+        found.append(f"epochs {result['epochs']} there, {epochs} here")
     if found:
         raise UserError(
             f"{path} is a run with other settings ({'; '.join(found)}); give its flags, another --run-dir "
@@ -202,7 +202,8 @@ def _origins(run: RunConfig) -> dict[str, tuple[Any, str]]:
     init_from = run.init_from
     if init_from is None:
         return {**origins, "init_from": (None, "none")}
-    return {**origins, "init_from": ((init_from.weights_sha256, init_from.new_words), str(init_from))}
+    text = f"{init_from.run} (SHA-256 {init_from.weights_sha256[:12]}…, {init_from.new_words:,} new words)"
+    return {**origins, "init_from": ((init_from.weights_sha256, init_from.new_words), text)}
 
 
 def _describe_text(run: RunConfig) -> str:

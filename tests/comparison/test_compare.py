@@ -232,11 +232,11 @@ def test_runs_that_began_with_other_weights_are_another_row(folder: Path, tmp_pa
     seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
     one = {"run": "/elsewhere/run", "weights_sha256": "0" * 64, "new_words": 0}
     found = []
-    for other in ({}, {"weights_sha256": "1" * 64}, {"new_words": 3}):
+    for other in ({}, {"run": "/moved/run"}, {"weights_sha256": "1" * 64}, {"new_words": 3}):
         set_values(seeds / "seed-1" / "config.json", init_from=one)
         set_values(seeds / "seed-2" / "config.json", init_from={**one, **other})
         found.append([row["seeds"] for row in results(seeds)])
-    assert found == [["1, 2"], ["1", "2"], ["1", "2"]]
+    assert found == [["1, 2"], ["1, 2"], ["1", "2"], ["1", "2"]]
 
 
 def test_the_runs_of_one_command_stay_together_where_a_seed_is_there_twice(
