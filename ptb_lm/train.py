@@ -5,7 +5,7 @@ import shlex
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -241,7 +241,7 @@ def _list_presets() -> str:
     """Return each preset's hyper-parameters: by the default recipe, and by the tutorial's if different."""
     about = (
         "The hyper-parameters of each --config, and [in brackets] of --recipe tutorial, if different.\n"
-        "A dash is a value without effect beside the others."
+        "A dash is a value without effect beside the others; so is that of a flag that a table lacks."
     )
     others = [name for name in PRESETS if name not in AWD_PRESETS]
     meanings = _list("What they are:", ((each.flag, each.help) for each in HYPERPARAMETERS), 24)
@@ -252,11 +252,11 @@ def _tabulate(presets: Sequence[str]) -> str:
     """Return a table of what differs between presets, and below it what they have in common."""
     rows, same = [("", *presets)], list[str]()
     for each in HYPERPARAMETERS:
-        values = [_by_both_recipes(preset, each.name, _value) for preset in presets]
-        if len({*values}) == 1:
+        values = [_by_both_recipes(preset, each.name) for preset in presets]
+        if len({*values}) > 1:
+            rows.append((each.flag, *values))
+        elif values[0] != _IDLE:
             same.append(f"{each.flag} {values[0]}")
-        elif {*(shown := [_by_both_recipes(preset, each.name, _effective) for preset in presets])} != {_IDLE}:
-            rows.append((each.flag, *shown))
     return f"{_align(rows)}\n\n" + textwrap.fill(f"All have {', '.join(same)}.", 100, break_on_hyphens=False)
 
 
@@ -276,21 +276,17 @@ def _one_of(names: Iterable[str], default: str) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _by_both_recipes(preset: str, field: str, show: Callable[[Config, str], str]) -> str:
-    default, tutorial = (show(RECIPES[name][preset], field) for name in ("default", "tutorial"))
+def _by_both_recipes(preset: str, field: str) -> str:
+    default, tutorial = (_effective(RECIPES[name][preset], field) for name in ("default", "tutorial"))
     return default if default == tutorial else f"{default} [{tutorial}]"
 
 
 def _effective(config: Config, field: str) -> str:
+    value = getattr(config, field)
     try:
-        run_flags.check_effects(config, {field: getattr(config, field)})
+        run_flags.check_effects(config, {field: value})
     except UserError:
         return _IDLE
-    return _value(config, field)
-
-
-def _value(config: Config, field: str) -> str:
-    value = getattr(config, field)
     if isinstance(value, bool):
         return ("no", "yes")[value]
     return f"{value:.4g}" if isinstance(value, float) else format_value(value) or "no"

@@ -175,7 +175,7 @@ class Config:
     # Melis et al., "Mogrifier LSTM", 2020.
     mogrifier_rounds: int = hyperparameter(
         5,
-        "times that input and state gate each other, in mogrifier_lstm",
+        "times that input and state gate each other, in mogrifier_lstm (default: 5)",
         minimum=0,
         maximum=100,
         optional=True,

@@ -481,6 +481,13 @@ class TestWithoutKernels:
         assert done.stdout.endswith(" torch\n")
         assert noun == "loaded" or not [*tmp_path.glob("ptb_lm/*")]
 
+    def test_a_compiler_leaves_no_temporary_file(self, tmp_path: Path) -> None:
+        killed = 'case "$*" in *" -o "*) echo > "$TMPDIR/left"; kill -9 $$;; esac\n'
+        compiler = write_compiler(tmp_path / "c++", f"#!/bin/sh\n{killed}")
+        done = run(PRINT_REASON, CXX=compiler, XDG_CACHE_HOME=str(tmp_path), TMPDIR=str(tmp_path))
+        assert done.stdout.endswith(" torch\n")
+        assert not [*tmp_path.rglob("left")]
+
     def test_a_record_says_why_there_are_none(self, tmp_path: Path) -> None:
         """This package's models record it; the plain loop, which uses no kernels, does not."""
         program = (

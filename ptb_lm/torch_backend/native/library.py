@@ -115,7 +115,8 @@ def _compile(compiler: Sequence[str], libraries: Sequence[str], path: Path) -> N
                 errors="replace",
                 timeout=300,
                 check=False,
-                env={**os.environ, "TMPDIR": folder},  # its own files are removed, too, if it is killed
+                # In English. Its own files are removed, too, if it is killed.
+                env={**os.environ, "LC_ALL": "C", "TMPDIR": folder},
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise MissingError(f"the C++ compiler failed: {error}") from None
