@@ -15,9 +15,6 @@ import pytest
 # NumPy and the frameworks read this when they are imported.
 for variable in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
     os.environ.setdefault(variable, "1")
-# In a hook of git's, the repositories of tests would be the user's.
-for variable in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR"):
-    os.environ.pop(variable, None)
 # Before any test imports TensorFlow: ptb_lm/tf_backend/__init__.py says why.
 with contextlib.suppress(ImportError):
     importlib.import_module("triton")
@@ -25,8 +22,13 @@ with contextlib.suppress(ImportError):
 import runs  # noqa: E402
 from support import ROOT  # noqa: E402
 
+from ptb_lm.common.host import REPOSITORY_VARIABLES  # noqa: E402
 from ptb_lm.model.config import Config  # noqa: E402
 from ptb_lm.model.presets import SMALL  # noqa: E402
+
+# In a hook of git's, the repositories of tests would be the user's.
+for variable in REPOSITORY_VARIABLES:
+    os.environ.pop(variable, None)
 
 # They come first, so that no process is left alone with one of them at the end.
 LONGEST = {"test_distribution.py", "test_demo.py"}

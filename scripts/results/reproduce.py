@@ -124,7 +124,9 @@ class _Work:
             return status
         out = self.root / "bench" / f"reproduce-{self._fill(step.id)}"
         command = step.command(self.device)
-        is_there = step.keep == plan.ADAPTATION and self._is_adapted(step, out / "result.json")
+        is_there = False
+        if step.keep == plan.ADAPTATION and not (is_there := self._is_adapted(step, out / "result.json")):
+            (out / "result.json").unlink(missing_ok=True)  # which is never replaced
         if not is_there and (status := self._run(command, out)):
             return status
         name = self._fill(step.id)
@@ -137,14 +139,9 @@ class _Work:
         return 0
 
     def _is_adapted(self, step: Step, result: Path) -> bool:
-        """Return whether a run that adapts was tested as it is now; remove the result of one of before."""
-        if not result.exists():
-            return False
+        """Return whether a run that adapts was tested with the weights that it has now."""
         run = RunDirectory(self.root / "checkpoints" / f"reproduce-{self._fill(step.after)}")
-        if result.stat().st_mtime >= run.weights_path.stat().st_mtime:
-            return True
-        result.unlink()  # which is never replaced
-        return False
+        return result.exists() and result.stat().st_mtime >= run.weights_path.stat().st_mtime
 
     def _has_run_of(self, result: str) -> bool:
         runs = run_tables.read(self.results)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ptb_lm.bench.reporting.doubts import shorten_commit
 from ptb_lm.common import cli
 from ptb_lm.common.markdown_tables import markdown_code, markdown_text, write_markdown
 from ptb_lm.data.preparation import PTB
@@ -129,8 +130,7 @@ def _minutes(runs: pd.DataFrame) -> str:
 
 def short_commit(runs: pd.DataFrame) -> str:
     """Return the short hash of a run's code, and whether there were uncommitted changes."""
-    commit, _, changes = runs["commit"].iloc[0].partition(" ")
-    return f"{commit[:7]} {changes}".rstrip()
+    return shorten_commit(runs["commit"].iloc[0])
 
 
 _ROWS: dict[str, CellWriter] = {

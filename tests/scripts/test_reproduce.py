@@ -9,8 +9,6 @@ import sys
 import time
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import runs
@@ -20,7 +18,7 @@ from support import ROOT
 from ptb_lm import train
 from ptb_lm.data import corpus
 from ptb_lm.training.run_directory import RunDirectory
-from results import plan, store
+from results import keep, plan, store
 
 pytestmark = pytest.mark.slow
 
@@ -168,20 +166,32 @@ def test_a_run_of_other_settings_than_today_s_is_refused(checkout: Path, finishe
     assert kept(checkout) is None
 
 
-def test_an_adapted_test_is_made_again_when_its_run_was(tmp_path: Path) -> None:
+def test_an_adapted_test_is_made_again_when_its_run_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its old result is removed before: python -m ptb_lm.evaluate --out replaces none."""
     step = next(step for step in plan.steps_of("adaptation", "cpu") if step.after)
-    run = RunDirectory(tmp_path / "checkpoints" / f"reproduce-{step.after}")
-    work: Any = SimpleNamespace(root=tmp_path, _fill=lambda text: text)
-    result = tmp_path / "result.json"
-    assert not _Work._is_adapted(work, step, result)
+    run = RunDirectory(tmp_path / "checkpoints" / f"reproduce-{step.after.replace('DEVICE', 'cpu')}")
+    found, tested = list[Path](), list[bool]()
+
+    def evaluate(self: _Work, command: str, out: Path) -> int:
+        tested.append((out / "result.json").exists())
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "result.json").touch()
+        return 0
+
+    monkeypatch.setattr(_Work, "_listen", lambda self: None)
+    monkeypatch.setattr(_Work, "_train", lambda self, step: 0)
+    monkeypatch.setattr(_Work, "_run", evaluate)
+    monkeypatch.setattr(keep, "adaptation", lambda results, file, *names: found.append(file))
+    work = _Work(tmp_path, "cpu")
     run.path.mkdir(parents=True)
-    for path, time_ in ((run.weights_path, 100), (result, 200)):
-        path.touch()
-        os.utime(path, (time_, time_))
-    assert _Work._is_adapted(work, step, result)
-    os.utime(run.weights_path, (300, 300))
-    assert not _Work._is_adapted(work, step, result)
-    assert not result.exists(), "python -m ptb_lm.evaluate --out replaces none"
+    run.weights_path.touch()
+    assert work._do(step) == work._do(step) == 0
+    later = found[0].stat().st_mtime + 1
+    os.utime(run.weights_path, (later, later))
+    assert work._do(step) == 0
+    assert (len(found), tested) == (3, [False, False])
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])

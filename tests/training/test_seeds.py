@@ -169,19 +169,24 @@ def test_two_commands_that_start_together_have_two_folders(
     assert not list(tmp_path.iterdir())
 
 
+def fail(monkeypatch: pytest.MonkeyPatch, seed: int, error: Callable[[trainer.Trainer], Exception]) -> None:
+    """Let the run of a seed fail at the end of an epoch."""
+    whole = trainer.Trainer._finish_epoch
+
+    def finish_or_fail(self: trainer.Trainer) -> dict[str, object]:
+        if self.run.choice.seed == seed:
+            raise error(self)
+        return whole(self)
+
+    monkeypatch.setattr(trainer.Trainer, "_finish_epoch", finish_or_fail)
+
+
 def test_a_seed_that_diverges_does_not_stop_the_others(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ptb_lm.training.checkpoint import divergence_error
 
-    whole = trainer.Trainer._finish_epoch
-
-    def finish_or_diverge(self: trainer.Trainer) -> dict[str, object]:
-        if self.run.choice.seed == 1:
-            raise divergence_error(self.directory, self.config, "in a test")
-        return whole(self)
-
-    monkeypatch.setattr(trainer.Trainer, "_finish_epoch", finish_or_diverge)
+    fail(monkeypatch, 1, lambda each: divergence_error(each.directory, each.config, "in a test"))
     assert train.main(runs.arguments(data, tmp_path / "run", "--seeds", "1", "2")) == 1
     out, err = capsys.readouterr()
     assert err.startswith("seed 1: training diverged in a test")
@@ -193,14 +198,7 @@ def test_a_seed_that_diverges_does_not_stop_the_others(
 def test_a_full_disk_is_told_with_how_to_continue(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = trainer.Trainer._finish_epoch
-
-    def finish_or_fill(self: trainer.Trainer) -> dict[str, object]:
-        if self.run.choice.seed == 2:
-            raise OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl")
-        return whole(self)
-
-    monkeypatch.setattr(trainer.Trainer, "_finish_epoch", finish_or_fill)
+    fail(monkeypatch, 2, lambda each: OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl"))
     given = runs.arguments(data, tmp_path / "run", "--seeds", "1", "2", "3")
     assert train.main(given) == 1
     said = capsys.readouterr().err
