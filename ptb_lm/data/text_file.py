@@ -91,12 +91,12 @@ def lines(path: Path, column: str | None = None, *, notes: ReadingNotes | None =
     Args:
         path: The file.
         column: The column, if it is a table; None: the one that has the text.
-        notes: What reading a table adds to; None: nothing is noted.
+        notes: What reading it adds to; None: nothing is noted.
 
     Raises:
         UserError: The file is missing, empty, binary or not UTF-8, or there is no such column.
     """
-    return _lines(_refuse_empty(_pieces(path, column, notes), path))
+    return _lines(text for _, text in chunks(TextSlice(path, column=column, notes=notes)))
 
 
 def chunks(text_slice: TextSlice) -> Iterator[tuple[int, str]]:

@@ -9,6 +9,7 @@ from support import installed
 
 from ptb_lm.data import corpus, splits, text_file
 from ptb_lm.data.preparation import Preparation, Tokenizer
+from ptb_lm.data.reading_notes import ReadingNotes
 from ptb_lm.data.vocabulary import Vocabulary
 
 
@@ -46,6 +47,15 @@ def test_a_note_counts_other_ends_of_lines_once(tmp_path: Path) -> None:
     (note,) = corpus.load(tmp_path).notes
     assert "one line" in note
     assert "10,001" in note
+
+
+def test_the_lines_of_one_file_have_that_note_too(tmp_path: Path) -> None:
+    """As score reads it."""
+    (tmp_path / "text").write_text("a\u2028b\x85c\nd \x0ce")
+    notes = ReadingNotes()
+    assert list(text_file.lines(tmp_path / "text", notes=notes)) == ["a\u2028b\x85c", "d \x0ce"]
+    (note,) = notes.sentences()
+    assert "1 U+2028 and 1 NEL and 1 form feed" in note
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
