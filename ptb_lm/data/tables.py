@@ -200,7 +200,10 @@ def _json_rows(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[str
 
 def _csv_rows(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     csv.field_size_limit(2**31 - 1)  # a field may be a book
-    header = next(lines, "")
+    if (header := next(lines, None)) is None:
+        return
+    if not header.strip():
+        raise UserError(f"{path}, line 1: it is empty; it must name the columns")
     delimiter = "\t" if format_of(path) == ".tsv" else max(DELIMITERS, key=header.count)
     # Strict: a quotation mark that opens no field would otherwise swallow the lines up to the next one.
     reader = csv.reader(

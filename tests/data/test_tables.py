@@ -211,6 +211,15 @@ def test_a_name_of_two_columns_names_no_text(tmp_path: Path) -> None:
         list(text_file.lines(tmp_path / "a.csv", "text"))
 
 
+@pytest.mark.parametrize("kind", [".csv", ".tsv"])
+def test_columns_are_named_in_the_first_line(kind: str, tmp_path: Path) -> None:
+    """After an empty one, semicolons would be part of the text."""
+    path = tmp_path / f"a{kind}"
+    path.write_text("\nid;text\n1;hello there\n")
+    with pytest.raises(UserError, match="line 1: it is empty"):
+        list(text_file.lines(path))
+
+
 @pytest.mark.parametrize("first", ["1984", "nan", ""])
 @pytest.mark.parametrize("kind", [".csv", ".jsonl"])
 def test_a_text_may_begin_with_a_number(kind: str, first: str, tmp_path: Path) -> None:
