@@ -88,7 +88,7 @@ def _generate(arguments: argparse.Namespace) -> int:
 
 def _print(prompt: str, words: Iterable[str], tokenizer: "Tokenizer") -> None:
     """Print a text as it comes, a sentence a line."""
-    print(prompt, end="", flush=True)
+    print("\n".join(map(streams.escape_for, prompt.split("\n"))), end="", flush=True)
     piece = ""
     for piece in tokenizer.detokenize(words, after=prompt):
         print(piece if piece == "\n" else streams.escape_for(piece), end="", flush=True)

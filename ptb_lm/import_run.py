@@ -43,11 +43,14 @@ def _import(arguments: argparse.Namespace) -> int:
 
     path, sentences = import_run(**vars(arguments))
     run = shlex.quote(str(path))
-    print(
-        *sentences,
-        f"wrote the run {path}; next: {cli.command_name('evaluate')} {run} --text FILE, "
-        f"or {cli.command_name('train')} --init-from {run} --data TEXT",
-        sep="\n",
+    cli.print_line(
+        "\n".join(
+            [
+                *sentences,
+                f"wrote the run {path}; next: {cli.command_name('evaluate')} {run} --text FILE, "
+                f"or {cli.command_name('train')} --init-from {run} --data TEXT",
+            ]
+        )
     )
     return 0
 

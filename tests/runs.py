@@ -1,6 +1,7 @@
 """A small corpus, short runs on it, and what the tests of the commands ask of them."""
 
 import contextlib
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -47,6 +48,13 @@ RESULT: Mapping[str, Any] = {
     "earlier_environments": [],
 }
 FLAGS = [*SIZES, "--epochs", "2", "--device", "cpu", "--recipe", "tutorial"]
+
+
+class Terminal(io.StringIO):
+    """A terminal that is written to."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def write_corpus(folder: Path) -> Path:

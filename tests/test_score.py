@@ -113,11 +113,6 @@ def test_json_is_json_in_every_encoding(
         assert json.loads(line)[key] == "å 😀 中 \\u4e2d"
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize("flags", [[], ["--per-word"], ["--n-best"]], ids=str)
 def test_a_text_cannot_steer_a_terminal(
     flags: list[str],
@@ -127,7 +122,7 @@ def test_a_text_cannot_steer_a_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A file gets it as it is."""
-    path, terminal = tmp_path / "text", Terminal()
+    path, terminal = tmp_path / "text", runs.Terminal()
     path.write_text("\x1b[1m ||| a \x1b[31m ||| 0\n" if "--n-best" in flags else "a \x1b[31m\n")
     expected = run_score(capsys, run, path, *flags)
     assert any("\x1b[31m" in line for line in expected)

@@ -356,6 +356,27 @@ def test_white_space_about_a_word_does_not_count(tmp_path: Path) -> None:
     assert ptb_lm.load(tmp_path / "run", device="cpu").vocabulary.words == (*WORDS[:-1], "<eos>")
 
 
+def test_the_words_of_a_run_stay_as_they_are(tmp_path: Path) -> None:
+    words = ("a", "<eos>", "\ufeffa", "[UNK]")
+    run = runs.write_run(tmp_path / "own", words, data="text")
+    assert runs.run_command(import_run, run, "--run-dir", tmp_path / "new") == 0
+    assert ptb_lm.load(tmp_path / "new", device="cpu").vocabulary.words == words
+
+
+def test_a_file_cannot_steer_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"encoder.weight": "enc\x1b[2J.weight"}
+    save_torch(
+        tmp_path / "x.pt",
+        word_language_model(),
+        lambda state: {names.get(name, name): value for name, value in state.items()},
+    )
+    terminal = runs.Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    assert runs.run_command(import_run, *given(tmp_path / "x.pt", WORDS)) == 0
+    assert "\\x1b[2J" in terminal.getvalue()
+    assert "\x1b" not in terminal.getvalue()
+
+
 @pytest.mark.parametrize(
     "layers", [{"recurrent_activation": "relu"}, {"softmax": {"activation": "relu"}}], ids=str
 )
