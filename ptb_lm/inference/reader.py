@@ -34,8 +34,8 @@ class Position:
     last_word: int  # its id
 
 
-def _form(position: Position) -> list[list[tuple[type, tuple[int, ...]]]]:
-    return [[(type(part), tuple(part.shape)) for part in layer] for layer in position.state]
+def _form(position: Position) -> list[list[tuple[Any, tuple[int, ...]]]]:
+    return [[(part.dtype, tuple(part.shape)) for part in layer] for layer in position.state]
 
 
 class TextReader:
@@ -66,7 +66,7 @@ class TextReader:
         if not isinstance(position, Position):
             raise UserError(f"the state must be None or an earlier model.state, not {position!r}")
         if _form(position) != _form(beginning):
-            raise UserError("the state is of a model of another framework, cell or size")
+            raise UserError("the state is of a model of another framework, cell, size or precision")
         return position
 
     def read(self, position: Position, ids: Ids) -> Position:

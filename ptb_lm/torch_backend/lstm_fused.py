@@ -95,7 +95,7 @@ class FusedSequence(torch.autograd.Function):
             tanh_c.append(steps.tanh_c_PH)
         ctx.batch_sizes, ctx.kernels = batch_sizes, kernels
         ctx.save_for_backward(x_PI, kernel, recurrent_kernel, gates_PG, h_all, c_all, *tanh_c)
-        return h_all[batch:], take_last_steps(c_all[batch:], batch_sizes).clone()
+        return h_all[batch:], take_last_steps(c_all[batch:], batch_sizes)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
@@ -267,7 +267,7 @@ def gate_derivatives(
 
 
 def take_last_steps(every_PH: Tensor, batch_sizes: Sequence[int]) -> Tensor:
-    """Return the rows of each sample's last step, [B, H].
+    """Return the rows of each sample's last step, [B, H], as a copy, so that a state keeps no other rows.
 
     Args:
         every_PH: Rows of all steps.
@@ -275,7 +275,7 @@ def take_last_steps(every_PH: Tensor, batch_sizes: Sequence[int]) -> Tensor:
     """
     starts = [0, *accumulate(batch_sizes)]
     if batch_sizes[-1] == batch_sizes[0]:
-        return every_PH[starts[-2] :]
+        return every_PH[starts[-2] :].clone()
     rows = {}
     for start, samples, next_samples in zip(starts, batch_sizes, [*batch_sizes[1:], 0], strict=False):
         rows.update({sample: start + sample for sample in range(next_samples, samples)})

@@ -98,7 +98,7 @@ class FusedSequence(torch.autograd.Function):
             mogrifier.forward(kernels, layer, rounds, batch_sizes)
         ctx.batch_sizes, ctx.names, ctx.rounds, ctx.kernels = batch_sizes, names, rounds, kernels
         ctx.save_for_backward(*parameters, *kept)
-        return h_all[batch:], take_last_steps(c_all[batch:], batch_sizes).clone()
+        return h_all[batch:], take_last_steps(c_all[batch:], batch_sizes)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import runs
+import torch
 from support import ROOT, installed
 
 import ptb_lm
@@ -517,6 +518,39 @@ def test_the_rest_of_a_sentence_is_tokenized_as_in_a_whole_one(folder: Path) -> 
     assert ("a", *rest.words) == whole.words
 
 
+def test_inference_mode_changes_nothing_later(model: LanguageModel) -> None:
+    """Memory that is used again was first used there."""
+    with torch.inference_mode():
+        within = model.score(SENTENCES)
+    assert model.score(SENTENCES).perplexity == within.perplexity
+
+
+@pytest.mark.parametrize("cell", ["lstm", "mogrifier_lstm"])
+def test_a_kept_state_keeps_no_more_than_itself(cell: str, folder: Path) -> None:
+    model = ptb_lm.load(runs.write_run(folder / f"kept-{cell}", WORDS, cell=cell), model="block_fused")
+    model.score(SENTENCES * 9, carry_state=True)
+    assert model.state is not None
+    for part in (part for layer in model.state.state for part in layer):
+        assert part.untyped_storage().nbytes() == part.nbytes
+
+
+def test_a_state_of_another_precision_is_refused(model: LanguageModel, folder: Path) -> None:
+    other = ptb_lm.load(runs.write_run(folder / "fp64", WORDS), precision="fp64")
+    other.predict("a", carry_state=True)
+    model.state = other.state
+    with pytest.raises(UserError, match="or precision"):
+        model.predict("a", carry_state=True)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64", "bf16"])
+@pytest.mark.parametrize("implementation", ["basic", "block", "block_fused", "cudnn"])
+def test_a_state_is_that_of_its_own_model(implementation: str, precision: str, folder: Path) -> None:
+    run = runs.write_run(folder / f"own-{implementation}-{precision}", WORDS, model=implementation)
+    model = ptb_lm.load(run, model=implementation, precision=precision)
+    for _ in range(2):
+        model.predict("a b", carry_state=True)
+
+
 @pytest.mark.parametrize("changes", [{"cell": "gru"}, {"num_layers": 1}, {"hidden_size": 9}], ids=str)
 def test_a_state_of_another_model_is_refused(
     changes: dict[str, Any], model: LanguageModel, folder: Path
@@ -526,7 +560,9 @@ def test_a_state_of_another_model_is_refused(
     other.predict("a", carry_state=True)
     model.state = other.state
     for call in (model.score, model.predict, model.generate):
-        with pytest.raises(UserError, match="state is of a model of another framework, cell or size"):
+        with pytest.raises(
+            UserError, match="state is of a model of another framework, cell, size or precision"
+        ):
             call("a", carry_state=True)
 
 
