@@ -243,11 +243,10 @@ class RunDirectory:
     def _load_weights(self, run: RunConfig, vocabulary: Vocabulary) -> tuple[Arrays, JsonObject]:
         """Return the best weights and their metadata, checked as `read_weights` says."""
         if self.config_path.is_file() and not self.weights_path.exists():
-            records = (self.metrics_path, self.result_path)
-            had_weights = run.imported or any(path.exists() and path.stat().st_size for path in records)
-            is_new = "the first epoch of a run writes it"
-            what = "it holds the best weights; restore it" if had_weights else is_new
-            raise UserError(f"{self.weights_path} is missing; {what}")
+            raise UserError(
+                f"{self.weights_path} is missing; the first save after an epoch writes it: if it was there, "
+                "restore it, else let the run go on"
+            )
         import_it = shlex.join(["ptb-lm", "import", str(self.path)])
         remedy = f"restore it, or, to use what it is now, make a run of it with: {import_it}"
         arrays, metadata = tensors.load(self.weights_path, known=WEIGHTS_METADATA, remedy=remedy)
@@ -348,6 +347,8 @@ class RunDirectory:
         written = RunConfig.from_json(metadata["config"], path)
         if differences := written.differences(run, ignore=RESUMABLE):
             raise UserError(f"{self.config_path} and {path} differ: {', '.join(differences)}")
+        if written.preparation != run.preparation:
+            raise UserError(f"{self.config_path} and {path} differ in how text is made into words")
 
     def event_files(self) -> list[Path]:
         """Return TensorBoard's files."""

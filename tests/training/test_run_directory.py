@@ -1,5 +1,6 @@
 """A run directory: what its files must hold to be believed."""
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -15,6 +16,7 @@ from support import assert_arrays
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.json_fields import convert
+from ptb_lm.data.preparation import Preparation
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import parameters
 from ptb_lm.model.choice import MAX_SEED, Choice
@@ -171,23 +173,18 @@ def test_weights_of_another_model_or_text_are_refused(
         directory.read_weights(RUN, VOCABULARY)
 
 
+def test_a_configuration_that_makes_other_words_of_text_is_refused(directory: RunDirectory) -> None:
+    other = dataclasses.replace(RUN, preparation=Preparation(lowercase=True))
+    with pytest.raises(UserError, match="differ in how text is made into words"):
+        directory.read_weights(other, VOCABULARY)
+
+
 def test_a_run_without_weights_says_why(directory: RunDirectory) -> None:
-    """Before its first epoch has ended, and after that."""
-
-    def begin() -> None:
-        directory.create(RUN, VOCABULARY)
-        directory.write_metrics([])
-
-    is_new, is_lost = "the first epoch of a run writes it", "it holds the best weights; restore it"
-    for prepare, problem in (
-        (directory.weights_path.unlink, is_new),
-        (begin, is_new),
-        (lambda: directory.write_metrics([epoch(1)]), is_lost),
-        (directory.metrics_path.unlink, is_new),
-        (lambda: directory.write_result(runs.RESULT), is_lost),
-    ):
-        prepare()
-        with pytest.raises(UserError, match=rf"safetensors is missing; {problem}$"):
+    """Whether it has trained an epoch or not: the weights of one may not be saved yet."""
+    directory.weights_path.unlink()
+    for rows in ([], [epoch(1)]):
+        directory.write_metrics(rows)
+        with pytest.raises(UserError, match="safetensors is missing; the first save after an epoch"):
             directory.read_weights(RUN, VOCABULARY)
 
 
