@@ -136,9 +136,12 @@ class RunGroup:
         return {**values, **facts, "device": _device(complete[0])}
 
     def mean_of(self, figure: Callable[[Run], float | None]) -> tuple[float | None, float | None]:
-        """Return the mean of a figure, None unless all have it; and of several its standard deviation."""
+        """Return the mean of a figure and, of several, its standard deviation.
+
+        Both are None unless all have the figure, after as many epochs.
+        """
         values = [value for run in self.runs if (value := figure(run)) is not None]
-        if len(values) < len(self.runs):
+        if len(values) < len(self.runs) or len({len(run.epochs) for run in self.runs}) > 1:
             return None, None
         return fmean(values), stdev(values) if len(values) > 1 else None
 

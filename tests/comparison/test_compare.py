@@ -340,6 +340,17 @@ def test_a_run_that_goes_on_after_its_end_has_not_ended(folder: Path, tmp_path: 
     assert float(row["words/s"].replace(",", "")) > 0
 
 
+def test_seeds_have_a_mean_once_all_have_done_as_many_epochs(folder: Path, tmp_path: Path) -> None:
+    seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
+    (row,) = results(seeds)
+    assert "±" in row["best valid"]
+    metrics = seeds / "seed-2" / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
+    (seeds / "seed-2" / "result.json").unlink()
+    (row,) = results(seeds)
+    assert (row["seeds"], row["best valid"]) == ("1, 2", "–")
+
+
 def test_the_csv_has_whole_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = compared(capsys, folder / "seeds", folder / "other", "--format", "csv")
     seeds, other = csv.DictReader(io.StringIO(text))
