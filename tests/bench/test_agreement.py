@@ -97,6 +97,23 @@ def test_the_reason_is_given_where_ratios_do_not_compare(
     assert told.endswith(why)
 
 
+def test_a_baseline_that_was_not_measured_is_the_reason(tmp_path: Path) -> None:
+    without = [each for each in rounds(SPEEDS) if each["variant"] != "torch/basic"]
+    found, _ = comparison(tmp_path, rounds(SPEEDS), without)
+    (told,) = left_out(found)[:1]
+    assert told.endswith("the baseline torch/basic was not measured in B")
+    assert "interval" not in found.title
+
+
+def test_what_only_one_has_is_named_but_not_explained(tmp_path: Path) -> None:
+    a, b = rounds(SPEEDS), rounds({"torch/basic": 1.0, "torch/block_fused": 2.0, "torch/cudnn": 2.0})
+    found, _ = comparison(tmp_path, a, [{**each, "work": {**WORK, "device": "cuda"}} for each in b])
+    assert found.subtitle == "small on CPU and GPU, float32: basic, block, block_fused and cudnn"
+    explained = "\n".join(section(found, "small, train").tables[0].remarks)
+    assert "cudnn" in explained
+    assert "block" not in explained
+
+
 def test_variants_of_their_own_precision_are_compared_each_with_itself(tmp_path: Path) -> None:
     precisions = {"torch/basic": "fp32", "torch/cudnn@bf16": "bf16"}
     rows = [

@@ -1,7 +1,7 @@
 """Two benchmarks against each other, before and after or machine A and B: do their ratios agree?"""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ptb_lm.bench import intervals
@@ -76,14 +76,19 @@ def compare_benchmarks(a: Path, b: Path, *, baseline: str | None = None) -> Docu
     left_out = [Section(title="Left out", tables=[CaptionedTable(remarks=words["left out"])])]
     return Document(
         title=words["verdict"][0],
-        subtitle=formats.title([first for first, _ in common]),
+        subtitle=formats.title([group for groups in common for group in groups]),
         lead=[f"A is {_describe(a, one)}", f"B is {_describe(b, two)}"],
         warnings=words["warnings"],
         sections=[
             *(
                 Section(
                     title=group.name,
-                    tables=[CaptionedTable(table=_table(pairs, group), remarks=list(formats.legend(group)))],
+                    tables=[
+                        CaptionedTable(
+                            table=_table(pairs, group),
+                            remarks=list(formats.legend(replace(group, results=tuple(p.a for p in pairs)))),
+                        )
+                    ],
                 )
                 for group, pairs in compared
             ),
@@ -106,6 +111,9 @@ def _incomparable(a: ResultGroup, b: ResultGroup) -> str:
     """Say why the ratios of two groups do not compare; "" if they do."""
     if a.baseline != b.baseline:
         return f"the baseline is {a.baseline} in A and {b.baseline} in B"
+    for name, group in (("A", a), ("B", b)):
+        if (base := group.result(group.baseline)) is None or not base.blocks:
+            return f"the baseline {group.baseline} was not measured in {name}"
     for what in (*EQUAL_WORK, "precision") if a.work and b.work else ():
         one, two = (
             common_precision(row for result in group.results for row in result.blocks)
