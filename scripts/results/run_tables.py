@@ -266,7 +266,8 @@ def ablation(runs: pd.DataFrame, preset: str) -> str:
     steps["last_weights"] = steps["last_unaveraged"].where(averaged, steps["last_valid"])
     steps["last_average"] = steps["last_valid"].where(averaged)
     best = steps["valid"].where(steps["has_ended"])
-    steps["gained"] = best.shift() - best
+    # The first row of a step, that is: two of a step differ in seed or processor alone.
+    steps["gained"] = (best.shift() - best).where(steps["step"] != steps["step"].shift())
     steps["within"] = steps["weights"] - steps["average"]
     columns: dict[str, CellWriter] = {
         "step": first("step"),
