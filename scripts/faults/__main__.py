@@ -26,7 +26,8 @@ QUICK = 2  # tries of each
 
 def main() -> int:
     """Do the faults of the flags; the status is 1 if a promise was broken."""
-    given = _parser().parse_args()
+    parser = _parser()
+    given = parser.parse_args()
     # A process in the background of a shell ignores it, and so do its children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tries = QUICK if given.quick else given.tries
@@ -36,6 +37,10 @@ def main() -> int:
         for name in given.fault
         if framework in FAULTS[name].frameworks
     ]
+    if not faults:
+        parser.error("none of these faults is done to such a run")
+    if given.write and len(faults) < sum(len(fault.frameworks) for fault in FAULTS.values()):
+        parser.error("--write needs all faults: it replaces the whole table")
     environment = host.environment()
     with tempfile.TemporaryDirectory(prefix="ptb_lm-faults-", ignore_cleanup_errors=True) as folder:
         found = _count_outcomes(faults, tries, 60 * given.minutes, given.seed, Path(folder))

@@ -248,18 +248,22 @@ def stop_after(seconds: float, patience: float) -> Callable[[int], None]:
 
 
 def flaw(end: ProcessEnd, *statuses: int) -> str | None:
-    """Return the flaw of a command's end; None if it has one of these statuses and no traceback."""
+    """Return the flaw of a command's end; None if it is as it should be.
+
+    Args:
+        end: The end.
+        statuses: The right statuses. With 1 and 2 a sentence is due; a traceback never is.
+    """
     for sign in ("Traceback", "Exception ignored", "Fatal Python error"):
         if sign in end.output:
             return "a traceback"
-    return None if end.status in statuses else f"status {end.status}"
+    if end.status not in statuses:
+        return f"status {end.status}"
+    *_, last = end.output.rstrip("\n").split("\n")
+    said = last.startswith("python -m ptb_lm.") and all(ord(c) >= 32 for c in last)
+    return "refused, but not in a sentence" if end.status in (1, 2) and not said else None
 
 
 def refused_or_done(end: ProcessEnd) -> str:
     """Return the outcome of a command that may do its work, or refuse it in one sentence."""
-    found = flaw(end, 0, 1, 2)
-    if found is None and end.status:
-        *_, last = end.output.rstrip("\n").split("\n")
-        if not last.startswith("python -m ptb_lm.") or any(ord(c) < 32 for c in last):
-            found = "refused, but not in a sentence"
-    return found or AS_PROMISED
+    return flaw(end, 0, 1, 2) or AS_PROMISED
