@@ -19,7 +19,7 @@ from ptb_lm.model import cells, rules
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.rules import Machine
-from ptb_lm.torch_backend import cpu, gpu
+from ptb_lm.torch_backend import cpu, gpu, native
 from ptb_lm.torch_backend.cells import Layer
 from ptb_lm.torch_backend.precision import PRECISIONS, gpu_settings
 from ptb_lm.torch_backend.settings import flush_denormals, hold_settings
@@ -112,7 +112,7 @@ class Runtime:
             hints.append("bf16 is slow on this CPU, which does not multiply in bfloat16 itself")
         if self.model == "persistent":
             hints.append("--model persistent is for a GPU in fp16, and slow here")
-        if reason := cpu.facts().get("no_kernels"):
+        if self.dtype in native.TYPE_NAMES and (reason := cpu.facts().get("no_kernels")):
             hints.append(f"training is slower than it could be, without compiled kernels: {reason}")
         return hints
 

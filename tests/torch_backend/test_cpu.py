@@ -315,3 +315,6 @@ def test_hints_say_why_what_was_chosen_is_slow_here(
     monkeypatch.setattr(cpu, "bfloat16_products", lambda: "")
     assert "bfloat16" in hints("block_fused", "bf16")
     assert hints("block_fused", "fp32") == ""
+    monkeypatch.setattr(cpu, "facts", lambda: {"no_kernels": "there is no compiler"})
+    assert "no compiler" in hints("block_fused", "fp32")
+    assert hints("block_fused", "fp64") == "", "it has no kernels anyway"
