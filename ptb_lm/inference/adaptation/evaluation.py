@@ -82,7 +82,8 @@ def evaluate(
         "text": text.name,
         "tokens": len(text.ids) - 1,
         "adapted_perplexity": perplexities.adapted,
-        "adapted_perplexity_without_cache": perplexities.without_cache,
+        "adapted_perplexity_without_cache": perplexities.without_cache
+        and _finite(perplexities.without_cache),
         "unadapted_perplexity": _finite(perplexities.unadapted),
         **dataclasses.asdict(adaptation),
         "tuned_on": tuned_on,
