@@ -139,11 +139,8 @@ class GraphedStep:
         The state is the graphs' own, which the next call overwrites.
 
         Raises:
-            ValueError: The batch has another size than the first.
             UserError: The step cannot be captured, or an earlier one could not.
         """
-        if self._captured and state[0][0].shape != self._state[0][0].shape:
-            raise ValueError("a captured step takes windows of the first one's batch size only")
         if len(ids_N) not in self._captured:
             self._captured[len(ids_N)] = self._capture(ids_N, targets_N, state)
         captured = self._captured[len(ids_N)]
