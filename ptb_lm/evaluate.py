@@ -31,7 +31,8 @@ def _parser() -> cli.Parser:
     how.add_argument(
         "--execution",
         choices=frameworks.EXECUTIONS,
-        help="how the operations run (default: the framework's default)",
+        help="how the operations run (default: the framework's default); torch's compile and jit are for "
+        "windows as long as the training's, and test is one row",
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
