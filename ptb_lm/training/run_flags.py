@@ -28,12 +28,8 @@ from ptb_lm.model.presets import RECIPES
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.training.run_config import PLACES, RESUMABLE, RESUMABLE_HYPERPARAMETERS, RunConfig
 
-CHANGEABLE = (
-    *PLACES,
-    "devices",
-    "reduce_precision",
-    *RESUMABLE_HYPERPARAMETERS,
-)  # flags that --resume allows to differ
+# Flags that --resume allows to differ.
+CHANGEABLE = (*PLACES, "devices", "reduce_precision", *RESUMABLE_HYPERPARAMETERS)
 NEW_RUN_FLAGS = ("overwrite", "init_from", "extend_vocabulary")  # flags that --resume refuses
 AVERAGES = ("average_epochs", "average_after_stall")  # of which a run has one
 BETWEEN_LAYERS = "between_keep_prob"  # without effect in a single layer
