@@ -262,6 +262,8 @@ def test_awd_is_as_published() -> None:
     assert awd.variational
     longer = awd.replace(epochs=750)  # as its README has it for WikiText-2
     assert {longer.learning_rate_at(epoch) for epoch in range(longer.epochs)} == {awd.learning_rate}
+    decayed = awd.replace(lr_decay=0.9)
+    assert decayed.learning_rate_at(9) < decayed.learning_rate_at(1) < awd.learning_rate
 
 
 def test_what_changes_the_shapes_of_weights_is_structural() -> None:
