@@ -7,13 +7,15 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 find_python() {
-    local name names=(python3 python3.13 python3.12 python3.11)
+    local name newest names=(python3 python3.13 python3.12 python3.11)
     [[ -z "${PYTHON:-}" ]] || names=("$PYTHON")
-    for name in "${names[@]}"; do
-        if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-            echo "$name"
-            return
-        fi
+    for newest in 13 99; do # one that TensorFlow has packages for, or else any
+        for name in "${names[@]}"; do
+            if "$name" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, $newest))" 2>/dev/null; then
+                echo "$name"
+                return
+            fi
+        done
     done
     echo "Python 3.11 or newer is needed; set PYTHON to its path." >&2
     return 2
@@ -33,7 +35,8 @@ install_torch() {
 setup() {
     local extras="${1:-}" stamp wanted
     stamp=".venv/installed${extras:+-$extras}"
-    wanted="$(cat pyproject.toml setup.py constraints.txt <(printf %s "${PTB_LM_TORCH_INDEX:-}") | cksum)"
+    # With the folder, because what is installed names it: after a move all is installed again.
+    wanted="$(cat pyproject.toml setup.py constraints.txt <(printf %s "${PTB_LM_TORCH_INDEX:-}" "$(pwd -P)") | cksum)"
     # A script that was started beside this one waits, and then finds all done. Not every system has flock.
     is_set_up || (
         ! command -v flock >/dev/null || flock 9
@@ -57,11 +60,11 @@ is_set_up() {
 }
 
 install() {
-    local python
-    python="$(find_python)"
-    echo "Setting up .venv with $("$python" --version)${extras:+ and the extras $extras}; once, some minutes." >&2
+    local python=.venv/bin/python
     # Of pip the version is unpacked last: where it is missing, pip was not installed to its end.
-    .venv/bin/python -c 'import importlib.metadata as m; m.version("pip")' 2> /dev/null || "$python" -m venv .venv
+    "$python" -c 'import importlib.metadata as m; m.version("pip")' 2> /dev/null || python="$(find_python)"
+    echo "Setting up .venv with $("$python" --version)${extras:+ and the extras $extras}; once, some minutes." >&2
+    [[ "$python" == .venv/bin/python ]] || "$python" -m venv .venv
     install_torch
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
         --constraint constraints.txt --editable ".${extras:+[$extras]}"

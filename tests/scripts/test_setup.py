@@ -63,3 +63,20 @@ def test_scripts_that_are_started_together_install_once(python: Path, tmp_path: 
             [*command[:2], f". scripts/setup.sh; setup {extras}"], cwd=tmp_path, env=environment, check=True
         )
         assert (tmp_path / "calls").read_text().count("\n") == calls
+    moved = tmp_path.rename(tmp_path.with_name("moved"))
+    subprocess.run([*command[:2], ". scripts/setup.sh; setup dev"], cwd=moved, check=True)
+    assert (moved / "calls").read_text().count("\n") == calls + 1
+
+
+def test_a_python_that_all_extras_have_packages_for_comes_first(python: Path, tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, text in (("python3", "[[ $* == *99* ]]"), ("python3.13", "true")):
+        (programs / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (programs / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    environment.pop("PYTHON", None)
+    for chosen, given in (("python3.13", {}), ("python3", {"PYTHON": "python3"})):
+        command = ["bash", "-c", ". scripts/setup.sh; find_python"]
+        found = subprocess.check_output(command, cwd=tmp_path, env={**environment, **given}, text=True)
+        assert found.strip() == chosen
