@@ -33,7 +33,6 @@ FRAMEWORK_MODULES = {
         "ptb_lm.torch_backend",
         "ptb_lm.bench.rivals",
         "benchmarks.rivals",
-        "benchmarks.studies.profile",  # by torch's own profiler
         "sequence_classifier.on_torch",
         # A model that changes while it reads, and a model as a plain torch module.
         "ptb_lm.inference.adaptation",

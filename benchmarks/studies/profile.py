@@ -10,10 +10,6 @@ rows.jsonl, and with --trace in trace.json for Perfetto.
 import argparse
 from typing import Any
 
-import torch
-from torch import profiler
-from torch._C._autograd import DeviceType
-
 from benchmarks.studies import prepare, write_rows
 from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
@@ -38,6 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         precision=arguments.precision,
     )
+    # Imported here, after what sets OpenMP for the package's models before it imports torch.
+    import torch
+    from torch import profiler
+
     model = timed.model
     on_gpu = model.device.type == "cuda"
     timed.losses("train", WARM_UP)
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _rows(averages: Any, device: str) -> list[dict[str, Any]]:
     """Return the milliseconds of each operation, or kernel of a GPU, and of all of them."""
-    kind = DeviceType.CPU if device == "cpu" else DeviceType.CUDA
+    kind = "CPU" if device == "cpu" else "CUDA"
     rows = [
         {
             "operation": each.key,
@@ -75,6 +75,6 @@ def _rows(averages: Any, device: str) -> list[dict[str, Any]]:
             "calls": each.count,
         }
         for each in averages
-        if each.device_type == kind and not (device == "device" and each.is_user_annotation)
+        if each.device_type.name == kind and not (device == "device" and each.is_user_annotation)
     ]
     return [*rows, {"operation": "total", "self_ms": sum(row["self_ms"] for row in rows)}]
