@@ -105,7 +105,7 @@ _STUDIES: Mapping[str, tuple[str, Flags]] = {
                 "help": "MODEL/PRECISION; with /nudged one weight is changed a little",
             },
             "--config": {"default": "small"},
-            "--data": {"default": "ptb", "help": "as of python -m ptb_lm.train"},
+            "--data": {"default": "ptb", "help": "ptb, synthetic, hf:NAME or a folder of splits"},
             "--steps": {"default": 151},
             "--out": {"help": "keep what is printed in OUT/rows.jsonl"},
         },

@@ -37,7 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
     for step, (x_BT, y_BT) in enumerate(itertools.islice(windows, arguments.steps)):
         losses = {}
         for variant, model in models.items():
-            states[variant], loss = model.train_step(x_BT, y_BT, states[variant], learning_rate=1.0)
+            states[variant], loss = model.train_step(
+                x_BT, y_BT, states[variant], learning_rate=config.learning_rate
+            )
             losses[variant] = model.read([loss])[0].nll / y_BT.size
         first = losses[arguments.variants[0]]
         differences = {variant: abs(losses[variant] / first - 1) for variant in arguments.variants[1:]}

@@ -36,7 +36,7 @@ LONGEST = (10, 40)  # words of a sentence; its length is any up to this, each as
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a table of words per second, and keep it with its rows in OUT; return the exit status."""
-    config = RECIPES["default"][arguments.config]
+    config = RECIPES["default"][arguments.config].replace(vary_num_steps=False)
     task = LanguageTask(config=config, vocabulary_size=PTB_VOCABULARY)
     choice = Choice.create(model=arguments.model, device="cpu", precision=arguments.precision)
     words = Vocabulary([EOS, *(f"w{number}" for number in range(1, PTB_VOCABULARY))])
