@@ -8,7 +8,7 @@ It needs scikit-learn, for the area under the ROC curve: pip install -e '.[bench
 
 A point moves in a circle, clockwise or counter-clockwise, and its coordinates have noise. Sequences have
 different lengths. After its length a point turns back, so only a model that uses the lengths can tell which
-way it went. To classify your own sequences, return them from `make_data`.
+way it went. To classify your own sequences, return them from `make_data`; `measure` is for two classes.
 
 Shapes: B = sequences, T = time steps, I = features (2: a point), C = classes (2).
 """
@@ -77,11 +77,12 @@ def train(chosen: argparse.Namespace) -> int:
         raise UserError(f"scikit-learn is not installed; {how_to_install('bench')}")
     if chosen.sequences < 2 * BATCH_SIZE:
         raise UserError(f"--sequences must be at least {2 * BATCH_SIZE}, not {chosen.sequences}")
-    training, others = split(make_data(chosen.sequences, seed=chosen.seed), part=0.4, seed=chosen.seed)
+    data = make_data(chosen.sequences, seed=chosen.seed)
+    training, others = split(data, part=0.4, seed=chosen.seed)
     valid, test = split(others, part=0.5, seed=chosen.seed)
 
     config = ClassifierConfig(
-        input_size=2,
+        input_size=data.x_BTI.shape[2],
         hidden_sizes=(chosen.hidden_size,) * chosen.num_layers,
         classes=2,
         bidirectional=chosen.bidirectional,
