@@ -32,7 +32,7 @@ _ONE_LAYER_VARIANTS = {
     "keras-jax/lstm": "Keras/JAX LSTM",
     "keras-jax/cudnn": "Keras/JAX cuDNNLSTM",
     "keras-torch/lstm": "Keras/torch LSTM",
-    "keras-torch/cudnn": "Keras/torch LSTM, its faster path",
+    "keras-torch/cudnn": "Keras/torch LSTM, a loop after one product (on a GPU: cuDNN)",
     "pytensor/scan": "PyTensor scan (Theano's heir)",
 }
 
