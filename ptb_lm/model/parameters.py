@@ -171,7 +171,11 @@ def count_scalars(weights: Mapping[str, NDArray[np.floating]]) -> int:
 
 
 def check(
-    weights: Mapping[str, NDArray[np.floating]], expected: Shapes, *, dtype: DTypeLike | None = None
+    weights: Mapping[str, NDArray[np.floating]],
+    expected: Mapping[str, tuple[int, ...]],
+    *,
+    dtype: DTypeLike | None = None,
+    finite: bool = False,
 ) -> None:
     """Check that arrays have exactly the names and shapes that a model's have.
 
@@ -179,9 +183,11 @@ def check(
         weights: The arrays by canonical name.
         expected: The shape of each, as `shapes` returns them.
         dtype: The type that all of them must have; None: any.
+        finite: Whether all numbers must be finite.
 
     Raises:
-        UserError: A tensor is missing, unknown, or of another shape or type; the message names the first.
+        UserError: A tensor is missing, unknown, of another shape or type, or has such a number; the message
+            names the first.
     """
     for name in expected:  # in its order: each run of a benchmark tells the same
         if name not in weights:
@@ -194,3 +200,5 @@ def check(
             raise UserError(f"the tensor {name!r} has shape {weights[name].shape}, not {shape}")
         if dtype is not None and weights[name].dtype != dtype:
             raise UserError(f"the tensor {name!r} has the type {weights[name].dtype}, not {np.dtype(dtype)}")
+        if finite and not np.isfinite(weights[name]).all():
+            raise UserError(f"the tensor {name!r} has a number that is not finite")

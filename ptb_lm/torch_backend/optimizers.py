@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 from typing_extensions import override
 
-from ptb_lm.common.errors import UserError
+from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.cells import ParameterView, export_arrays, load_arrays
@@ -227,28 +227,28 @@ class Adam(Optimizer):
 
     @override
     def export(self) -> Arrays:
-        arrays: Arrays = {STEPS: self._steps_done[0].cpu().numpy().astype(np.float64)}
-        for kind, moments in zip(MOMENTS, self._moments, strict=True):
-            exported = export_arrays(self._moment_views(moments))
-            arrays |= {f"{kind}.{name}": array for name, array in exported.items()}
-        return arrays
+        steps_done = self._steps_done[0].cpu().numpy().astype(np.float64)
+        return {STEPS: steps_done, **export_arrays(self._moment_views())}
 
     @override
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        for kind, moments in zip(MOMENTS, self._moments, strict=True):
-            views = self._moment_views(moments)
-            found = {name: arrays[f"{kind}.{name}"] for name in views}
-            for name, view in views.items():
-                if found[name].shape != view.value.shape:
-                    raise UserError(f"the tensor '{kind}.{name}' has the shape {found[name].shape}")
-            load_arrays(views, found)
-        if arrays[STEPS].shape != ():
-            raise UserError(f"the tensor {STEPS!r} has the shape {arrays[STEPS].shape}")
+        views = self._moment_views()
+        moments = {name: tuple(view.value.shape) for name, view in views.items()}
+        shapes: parameters.Shapes = {STEPS: (), **moments}
+        parameters.check({name: arrays[name] for name in shapes}, shapes)
+        load_arrays(views, arrays)
         for count in self._steps_done:
             count.fill_(arrays[STEPS].item())
 
-    def _moment_views(self, moments: Sequence[Tensor]) -> dict[str, ParameterView]:
-        return self.network.canonical_views(dict(zip(self._parameters, moments, strict=True)))
+    def _moment_views(self) -> dict[str, ParameterView]:
+        """Return the moments by their names in a run's state."""
+        return {
+            f"{kind}.{name}": view
+            for kind, moments in zip(MOMENTS, self._moments, strict=True)
+            for name, view in self.network.canonical_views(
+                dict(zip(self._parameters, moments, strict=True))
+            ).items()
+        }
 
 
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {"sgd": Sgd, "adam": Adam}

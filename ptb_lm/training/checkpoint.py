@@ -2,12 +2,10 @@
 
 import shlex
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ptb_lm.common.errors import DivergenceError, OutOfMemoryError, UserError
 from ptb_lm.common.flags import flag_name
@@ -127,9 +125,11 @@ class Checkpoints:
         )
         try:
             for weights in weight_sets:
-                parameters.check(weights, parameters.shapes(config, len(self.corpus.vocabulary)), dtype=dtype)
-                _check_finite(weights)
-            _check_carried_state(newest.training, config)
+                shapes = parameters.shapes(config, len(self.corpus.vocabulary))
+                parameters.check(weights, shapes, dtype=dtype, finite=True)
+            shape = (config.num_layers, config.batch_size, max(config.hidden_sizes))
+            carried = dict.fromkeys(cells.get(config.cell).state_names, shape)
+            parameters.check({name: newest.training[name] for name in carried}, carried)
             self.backend.load_weights(newest.weights)
             self.averages.load(newest.averages, progress)
             state = self.backend.load_training_state(newest.training)
@@ -179,16 +179,3 @@ def divergence_error(
         f"{shlex.join(['--resume', str(directory.path)])} with {smaller} continues from it; "
         f"if that diverges too, a new run needs {smaller}, or smaller initial weights ({scales})"
     )
-
-
-def _check_finite(arrays: Arrays) -> None:
-    for name, array in arrays.items():
-        if not np.isfinite(array).all():
-            raise UserError(f"the tensor {name!r} has a number that is not finite")
-
-
-def _check_carried_state(training: Mapping[str, NDArray[Any]], config: Config) -> None:
-    shape = (config.num_layers, config.batch_size, max(config.hidden_sizes))
-    for name in cells.get(config.cell).state_names:
-        if training[name].shape != shape:
-            raise UserError(f"the tensor {name!r} has shape {training[name].shape}, not {shape}")
