@@ -31,8 +31,8 @@ def _parser() -> cli.Parser:
     how.add_argument(
         "--execution",
         choices=frameworks.EXECUTIONS,
-        help="how the operations run (default: the framework's default); torch's compile and jit are for "
-        "windows as long as the training's, and test is one row",
+        help="how the operations run (default: the framework's default); torch's compile and jit need "
+        "windows of the training's shape, which test, scored as one row, does not have",
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument(

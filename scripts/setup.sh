@@ -35,7 +35,7 @@ install_torch() {
 setup() {
     local extras="${1:-}" stamp wanted
     stamp=".venv/installed${extras:+-$extras}"
-    # With the folder, because what is installed names it: after a move all is installed again.
+    # With the folder, because the installed package names it: after a move the package is installed again.
     wanted="$(cat pyproject.toml setup.py constraints.txt <(printf %s "${PTB_LM_TORCH_INDEX:-}" "$(pwd -P)") | cksum)"
     # A script that was started beside this one waits, and then finds all done. Not every system has flock.
     is_set_up || (

@@ -26,7 +26,7 @@ def prepare(variant: str, *, recipe: str, config: str, device: str, precision: s
     Raises:
         UserError: There is no such variant here, and why.
     """
-    # Windows of one length: there are no other words than random ones.
+    # A benchmark's windows have one length.
     task = LanguageTask(
         config=RECIPES[recipe][config].replace(vary_num_steps=False), vocabulary_size=PTB_VOCABULARY
     )

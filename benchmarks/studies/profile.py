@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         precision=arguments.precision,
     )
-    # Imported here, after what sets OpenMP for the package's models before it imports torch.
+    # Imported after `prepare`, which sets OpenMP for the package's models: torch reads that when it comes.
     import torch
     from torch import profiler
 

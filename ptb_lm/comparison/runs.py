@@ -135,13 +135,16 @@ class RunGroup:
         facts = {"machine": machines, "parameters": complete[0].result["parameters"]}
         return {**values, **facts, "device": _device(complete[0])}
 
-    def mean_of(self, figure: Callable[[Run], float | None]) -> tuple[float | None, float | None]:
+    def mean_of(
+        self, figure: Callable[[Run], float | None], *, depends_on_epochs: bool
+    ) -> tuple[float | None, float | None]:
         """Return the mean of a figure and, of several, its standard deviation.
 
-        Both are None unless all have the figure, after as many epochs.
+        Both are None unless all have the figure and, if it depends on that, have done equally many epochs.
         """
         values = [value for run in self.runs if (value := figure(run)) is not None]
-        if len(values) < len(self.runs) or len({len(run.epochs) for run in self.runs}) > 1:
+        epochs = {len(run.epochs) for run in self.runs if depends_on_epochs}
+        if len(values) < len(self.runs) or len(epochs) > 1:
             return None, None
         return fmean(values), stdev(values) if len(values) > 1 else None
 

@@ -22,7 +22,8 @@ from ptb_lm.pages.document import NOTHING, CaptionedTable, Document, Section
 
 HOW_TO_READ = (
     "The best epoch is chosen by validation alone. A run that is still to end, also one that goes on after "
-    "its end, has no test perplexity. A row of several seeds has their mean ± standard deviation."
+    "its end, has no test perplexity. A row of several seeds has their mean ± standard deviation: of "
+    "perplexities once all have done equally many epochs."
 )
 WIDTH = 80  # of a terminal
 LAST_EPOCH = "The last epoch, where it is not the best"
@@ -70,9 +71,9 @@ def results(groups: Sequence[RunGroup]) -> Table:
     rows: list[list[TableCell]] = [
         [
             Name(name, name),
-            *(_mean(group, figure) for figure in _BEST),
+            *(_mean_text(group, figure) for figure in _BEST),
             ", ".join(dict.fromkeys(map(_epochs, group.runs))),
-            _mean(group, _SPEED),
+            _mean_text(group, _SPEED),
             ", ".join(str(run.config.choice.seed) for run in group.runs),
         ]
         for group, name in zip(groups, run_names(groups), strict=True)
@@ -83,7 +84,7 @@ def results(groups: Sequence[RunGroup]) -> Table:
 def last_epochs(groups: Sequence[RunGroup]) -> Table:
     """Return what the last epoch reached, of the groups in which it is not the best of every run."""
     rows: list[list[TableCell]] = [
-        [Name(name, name), *(_mean(group, figure) for figure in _LAST)]
+        [Name(name, name), *(_mean_text(group, figure) for figure in _LAST)]
         for group, name in zip(groups, run_names(groups), strict=True)
         if any(run.best is not run.epochs[-1] for run in group.runs)
     ]
@@ -160,7 +161,7 @@ def to_csv(groups: Sequence[RunGroup]) -> str:
         writer.writerow(
             [
                 name,
-                *(number for figure in figures for number in group.mean_of(figure.value)),
+                *(number for figure in figures for number in _mean(group, figure)),
                 " ".join(str(len(run.epochs)) for run in group.runs),
                 " ".join(str(run.best["epoch"]) for run in group.runs),
                 " ".join(str(run.config.choice.seed) for run in group.runs),
@@ -201,8 +202,12 @@ def to_html(groups: Sequence[RunGroup]) -> str:
     return document.to_html(page)
 
 
-def _mean(group: RunGroup, figure: _Figure) -> str:
-    known = [figure.text(number) for number in group.mean_of(figure.value) if number is not None]
+def _mean(group: RunGroup, figure: _Figure) -> tuple[float | None, float | None]:
+    return group.mean_of(figure.value, depends_on_epochs=figure is not _SPEED)
+
+
+def _mean_text(group: RunGroup, figure: _Figure) -> str:
+    known = [figure.text(number) for number in _mean(group, figure) if number is not None]
     return " ± ".join(known) or NOTHING
 
 

@@ -111,8 +111,8 @@ def _encode_chunks(text_slice: TextSlice, table: dict[str, int]) -> Ids:
             # In none if the word is the space at which a line was cut: cutting by lines loses it.
             number = next(found, line)
             raise UnknownWordError(
-                f"{locate(text_slice, number)}: the word {word!r:.40} is not in the vocabulary, which has no "
-                f"{UNK}"
+                f"{locate(text_slice, number)}: the word {word!r:.100} is not in the vocabulary, which has "
+                f"no {UNK}"
             ) from None
     return np.concatenate(pieces)
 

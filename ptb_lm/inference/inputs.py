@@ -103,7 +103,7 @@ def _encode_words(words: tuple[str, ...], vocabulary: Vocabulary) -> EncodedWord
     if any(is_unknown) and vocabulary.unknown is None:
         examples = ", ".join(islice((word for word in vocabulary.words if word != EOS), EXAMPLES))
         raise UserError(
-            f"the word {words[is_unknown.index(True)]!r:.40} is not in the vocabulary, which has no {UNK}, "
+            f"the word {words[is_unknown.index(True)]!r:.100} is not in the vocabulary, which has no {UNK}, "
             f"but {len(vocabulary):,} words such as {examples}"
         )
     ids = [vocabulary.ids.get(word, vocabulary.unknown) for word in words]

@@ -58,7 +58,7 @@ class TextReader:
                 an `<eos>`.
 
         Raises:
-            UserError: It is neither a position nor None, or of a model of another framework, cell or size.
+            UserError: It is neither a position nor None, or of another kind of model.
         """
         beginning = Position(self.backend.zero_state(1), self.eos)
         if position is None:
@@ -66,7 +66,9 @@ class TextReader:
         if not isinstance(position, Position):
             raise UserError(f"the state must be None or an earlier model.state, not {position!r}")
         if _form(position) != _form(beginning):
-            raise UserError("the state is of a model of another framework, cell, size or precision")
+            raise UserError(
+                "the state is of another kind of model: framework, --model, cell, sizes and precision must be the same"
+            )
         return position
 
     def read(self, position: Position, ids: Ids) -> Position:

@@ -72,7 +72,7 @@ class Hyperparameter:
         if self.kind is bool:
             return {"action": argparse.BooleanOptionalAction, "default": None}
         if self.kind is str:
-            return {"choices": self.choices, "metavar": "NAME"}
+            return {"choices": self.choices or None, "metavar": "NAME"}
         several = {"nargs": "+", "action": _StoreTuple} if self.is_sequence else {}
         return {"type": self.parse, "metavar": "X" if self.kind is float else "N", **several}
 

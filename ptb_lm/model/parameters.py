@@ -186,8 +186,8 @@ def check(
         finite: Whether all numbers must be finite.
 
     Raises:
-        UserError: A tensor is missing, unknown, of another shape or type, or has such a number; the message
-            names the first.
+        UserError: A tensor is missing, unknown, of another shape or type, or has a number that is not finite;
+            the message names the first.
     """
     for name in expected:  # in its order: each run of a benchmark tells the same
         if name not in weights:

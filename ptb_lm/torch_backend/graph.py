@@ -141,6 +141,7 @@ class GraphedStep:
         Raises:
             UserError: The step cannot be captured, or an earlier one could not.
         """
+        assert not self._captured or state[0][0].shape == self._state[0][0].shape, "all are of one batch size"
         if len(ids_N) not in self._captured:
             self._captured[len(ids_N)] = self._capture(ids_N, targets_N, state)
         captured = self._captured[len(ids_N)]

@@ -244,8 +244,8 @@ class RunDirectory:
         """Return the best weights and their metadata, checked as `read_weights` says."""
         if self.config_path.is_file() and not self.weights_path.exists():
             raise UserError(
-                f"{self.weights_path} is missing; the first save after an epoch writes it: if it was there, "
-                "restore it, else let the run go on"
+                f"{self.weights_path} is missing; it holds the best weights: restore it, or, if no epoch has "
+                "been saved yet, let the run go on"
             )
         import_it = shlex.join(["ptb-lm", "import", str(self.path)])
         remedy = f"restore it, or, to use what it is now, make a run of it with: {import_it}"
@@ -348,7 +348,7 @@ class RunDirectory:
         if differences := written.differences(run, ignore=RESUMABLE):
             raise UserError(f"{self.config_path} and {path} differ: {', '.join(differences)}")
         if written.preparation != run.preparation:
-            raise UserError(f"{self.config_path} and {path} differ in how text is made into words")
+            raise UserError(f"{self.config_path} and {path} differ in how the text was prepared")
 
     def event_files(self) -> list[Path]:
         """Return TensorBoard's files."""

@@ -38,7 +38,7 @@ def main() -> int:
         if framework in FAULTS[name].frameworks
     ]
     if not faults:
-        parser.error("none of these faults is done to such a run")
+        parser.error(f"none of these faults is done to a run of {' or '.join(given.framework)}")
     if given.write and len(faults) < sum(len(fault.frameworks) for fault in FAULTS.values()):
         parser.error("--write needs all faults: it replaces the whole table")
     environment = host.environment()

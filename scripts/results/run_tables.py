@@ -252,8 +252,8 @@ def ablation(runs: pd.DataFrame, preset: str) -> str:
     """Return the table of an ablation: a row a step, from the tutorial's recipe to the default and beyond.
 
     To average the weights changes nothing that is trained, so that one run tells of the weights and of their
-    average. A row gains points of the best validation perplexity on the row above, of the average where there
-    is one, if both have ended. Within a run the average gains on the weights of the same run. The test split
+    average. The first row of a step gains points of the best validation perplexity on the row above, of the
+    average where there is one, if both have ended. Within a run the average gains on the weights of the same run. The test split
     is left out, because nothing is chosen by it.
     """
     steps = runs[(runs["result"].isin([*STEPS[preset]])) & (runs["data"] == PTB)]
@@ -266,7 +266,7 @@ def ablation(runs: pd.DataFrame, preset: str) -> str:
     steps["last_weights"] = steps["last_unaveraged"].where(averaged, steps["last_valid"])
     steps["last_average"] = steps["last_valid"].where(averaged)
     best = steps["valid"].where(steps["has_ended"])
-    # The first row of a step, that is: two of a step differ in seed or processor alone.
+    # Only in the first row of a step: two rows of one differ in seed or processor.
     steps["gained"] = (best.shift() - best).where(steps["step"] != steps["step"].shift())
     steps["within"] = steps["weights"] - steps["average"]
     columns: dict[str, CellWriter] = {

@@ -349,6 +349,7 @@ def test_seeds_have_a_mean_once_all_have_done_as_many_epochs(folder: Path, tmp_p
     (seeds / "seed-2" / "result.json").unlink()
     (row,) = results(seeds)
     assert (row["seeds"], row["best valid"]) == ("1, 2", "–")
+    assert "±" in row["words/s"]
 
 
 def test_the_csv_has_whole_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

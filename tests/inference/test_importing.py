@@ -363,6 +363,13 @@ def test_the_words_of_a_run_stay_as_they_are(tmp_path: Path) -> None:
     assert ptb_lm.load(tmp_path / "new", device="cpu").vocabulary.words == words
 
 
+def test_the_words_of_a_run_that_were_edited_are_read_as_any_others(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "own", ("a", "<eos>", "b"))
+    (run / "vocabulary.txt").write_bytes(b"a\r\n</s>\r\nb\r\n")
+    assert runs.run_command(import_run, run, "--run-dir", tmp_path / "new") == 0
+    assert ptb_lm.load(tmp_path / "new", device="cpu").vocabulary.words == ("a", "<eos>", "b")
+
+
 def test_a_file_cannot_steer_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"encoder.weight": "enc\x1b[2J.weight"}
     save_torch(

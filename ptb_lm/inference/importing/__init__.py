@@ -96,10 +96,11 @@ def import_run(
         raise UserError("--vocabulary must name a file with one word per line, in the order of the ids")
     run = origin.read_config() if is_run else new_config({"data": ""})
     file = origin.weights_path if is_run else origin.path
+    own = origin.read_vocabulary() if vocabulary is None else None
     run_vocabulary, renamings = (
-        (origin.read_vocabulary(), [])  # a run's words stay as they are
-        if vocabulary is None
-        else _read_vocabulary(Path(vocabulary))
+        (own, list[str]())  # a run's words stay as they are
+        if own is not None and EOS in own.ids
+        else _read_vocabulary(Path(vocabulary or origin.vocabulary_path))
     )
     sizes, weights, sentence = recognition.recognize(read_tensors(file), len(run_vocabulary))
     run = dataclasses.replace(
@@ -128,7 +129,7 @@ def _read_vocabulary(path: Path) -> tuple[Vocabulary, list[str]]:
         raise UserError(f"{path}: the word {several[0]!r} is there twice")
     if phrases := [word for word in words if len(word.split()) > 1]:
         raise UserError(
-            f"{path}: {phrases[0]!r:.40} is more than a word; a line must hold one word and nothing else"
+            f"{path}: {phrases[0]!r:.100} is more than a word; a line must hold one word and nothing else"
         )
     aliases = {name: alias for alias, name in ALIASES.items() if alias in words and name not in words}
     if EOS not in {*words, *aliases}:
