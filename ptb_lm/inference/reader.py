@@ -67,7 +67,8 @@ class TextReader:
             raise UserError(f"the state must be None or an earlier model.state, not {position!r}")
         if _form(position) != _form(beginning):
             raise UserError(
-                "the state is of another kind of model: framework, --model, cell, sizes and precision must be the same"
+                "the state is of another kind of model: framework, --model, cell, sizes and precision must "
+                "be the same"
             )
         return position
 

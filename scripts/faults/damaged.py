@@ -151,7 +151,8 @@ def _read(subject: Subject, whole: Whole) -> str:
     def tables() -> int:
         pair = [str(whole.run), str(subject.expected)]
         statuses = [compare.main([*pair, "--format", form]) for form in ("markdown", "page")]
-        # Last, because it refuses a run without an epoch, which compare leaves out: a sentence ends the output.
+        # Last, for its sentence must end the output: it refuses a run without an epoch, which compare
+        # leaves out.
         read = cli.run("python -m ptb_lm.compare", lambda: len(results.read_run(whole.run).epochs) * 0)
         return max(*statuses, read)
 

@@ -253,8 +253,8 @@ def ablation(runs: pd.DataFrame, preset: str) -> str:
 
     To average the weights changes nothing that is trained, so that one run tells of the weights and of their
     average. The first row of a step gains points of the best validation perplexity on the row above, of the
-    average where there is one, if both have ended. Within a run the average gains on the weights of the same run. The test split
-    is left out, because nothing is chosen by it.
+    average where there is one, if both have ended. Within a run the average gains on the weights of the same
+    run. The test split is left out, because nothing is chosen by it.
     """
     steps = runs[(runs["result"].isin([*STEPS[preset]])) & (runs["data"] == PTB)]
     steps = steps[~steps["result"].isin([preset, f"{preset}-tutorial"]) | (steps["overrides"] == "")].copy()

@@ -184,9 +184,7 @@ def test_a_run_without_weights_says_why(directory: RunDirectory) -> None:
     directory.weights_path.unlink()
     for rows in ([], [epoch(1)]):
         directory.write_metrics(rows)
-        with pytest.raises(
-            UserError, match=r"safetensors is missing; .*restore it, or, .* let the run go on"
-        ):
+        with pytest.raises(UserError, match=r"safetensors is missing; .*restore it, or,"):
             directory.read_weights(RUN, VOCABULARY)
 
 
