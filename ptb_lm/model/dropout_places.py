@@ -6,13 +6,12 @@ is scaled in evaluation. All masks are drawn anew for each window.
 Shapes: B = batch, T = time steps, E = embedding width, H = hidden units, L = layers, V = vocabulary.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 from ptb_lm.model.config import Config
 
 Mask = TypeVar("Mask")
-Dropout = Callable[[Any], Any]  # of a tensor of any framework
 
 
 class MaskSpec(NamedTuple):
@@ -57,16 +56,3 @@ def mask_specs(config: Config, vocabulary_size: int, *, batch: int, steps: int) 
             for width, keep_prob in zip(widths, config.unit_keep_probs, strict=True)
         ]
     return Masks(weights, units)
-
-
-def no_dropout(x: Any) -> Any:
-    """Return a tensor unchanged; evaluation uses this."""
-    return x
-
-
-def apply_in_order(masks: Sequence[Any]) -> Dropout:
-    """Return a function that applies one mask per call; without masks it changes nothing."""
-    if not masks:
-        return no_dropout
-    remaining = iter(masks)
-    return lambda x: x * next(remaining)

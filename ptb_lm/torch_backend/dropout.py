@@ -7,7 +7,7 @@ Shapes: B = batch, T = time steps, V = vocabulary.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from torch import Tensor
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks, MaskSpec, mask_specs
 from ptb_lm.torch_backend import cpu
+
+Dropout = Callable[[Tensor], Tensor]
 
 # Smallest keep probability that is drawn with 16 random bits: they are right to 2**-17, less than a
 # thousandth of it.
@@ -70,6 +72,19 @@ class WindowDropout:
             {name: (mask != 0).cpu().numpy() for name, mask in masks.weights.items()},
             [(mask != 0).cpu().numpy() for mask in masks.units],
         )
+
+
+def no_dropout(x: Tensor) -> Tensor:
+    """Return x unchanged; evaluation uses this."""
+    return x
+
+
+def apply_in_order(masks: Sequence[Tensor]) -> Dropout:
+    """Return a function that applies one mask per call; without masks it changes nothing."""
+    if not masks:
+        return no_dropout
+    remaining = iter(masks)
+    return lambda x: x * next(remaining)
 
 
 @contextlib.contextmanager

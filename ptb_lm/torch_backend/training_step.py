@@ -14,10 +14,9 @@ from torch import Tensor
 
 from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays
-from ptb_lm.model.dropout_places import apply_in_order
 from ptb_lm.model.ranks import Ranks
 from ptb_lm.torch_backend import cpu, exchange
-from ptb_lm.torch_backend.dropout import WindowDropout, mask_weights
+from ptb_lm.torch_backend.dropout import WindowDropout, apply_in_order, mask_weights
 from ptb_lm.torch_backend.graph import CudaRecorder, GraphedStep, Recorder, WindowStep
 from ptb_lm.torch_backend.loss import (
     Loss,

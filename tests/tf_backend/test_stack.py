@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from ptb_lm.model import parameters
-from ptb_lm.model.dropout_places import no_dropout
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.reference import stack_backward, stack_forward
 
 tf = pytest.importorskip("tensorflow")
 
 from ptb_lm.tf_backend.cells import Layer, layer_type  # noqa: E402
+from ptb_lm.tf_backend.dropout import no_dropout  # noqa: E402
 from ptb_lm.tf_backend.runtime import DTYPES, apply_execution  # noqa: E402
 from ptb_lm.tf_backend.stack import RecurrentStack  # noqa: E402
 
