@@ -8,8 +8,8 @@ It needs scikit-learn, for the area under the ROC curve: pip install -e '.[bench
 
 A point moves in a circle, clockwise or counter-clockwise, and its coordinates have noise. Sequences have
 different lengths. After its length a point turns back, so only a model that uses the lengths can tell which
-way it went. To classify your own sequences, return them from `make_data`. `train` and
-`measure` are for two classes.
+way it went. To classify your own sequences, return them from `make_data`; `train` and `measure`
+are for two classes.
 
 Shapes: B = sequences, T = time steps, I = features (2: a point), C = classes (2).
 """
