@@ -32,7 +32,7 @@ from ptb_lm.torch_backend.loss import Loss, pack_loss
 from ptb_lm.torch_backend.network import Network
 from ptb_lm.torch_backend.runtime import Runtime
 from ptb_lm.torch_backend.settings import convert_allocation_errors, flush_denormals, in_model_context
-from ptb_lm.torch_backend.stack import State, embed
+from ptb_lm.torch_backend.stack import State, detach_state, embed
 from ptb_lm.torch_backend.training_step import TrainingStep
 
 
@@ -209,7 +209,10 @@ class TorchBackend(Backend):
         )
         nll_N = self.network.softmax.losses(output_TBH.flatten(0, 1), targets_N)
         zero = nll_N.new_zeros((), dtype=torch.float64)
-        return state, pack_loss(nll_N, *([zero] if self.precision.loss_scale == 1 else [zero, zero]))
+        loss = pack_loss(nll_N, *([zero] if self.precision.loss_scale == 1 else [zero, zero]))
+        # TorchScript keeps the state's graph even here, if the first layer of this class that the process
+        # ran had an input without a gradient.
+        return detach_state(state), loss
 
     @override
     @in_model_context

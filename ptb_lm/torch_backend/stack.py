@@ -191,3 +191,8 @@ def build_layer(
 def embed(embedding_VE: Tensor, ids_N: Tensor, batch: int, dtype: torch.dtype) -> Tensor:
     """Return the embeddings of words in time-major order, [T, B, E]."""
     return embedding_VE[ids_N].to(dtype).view(-1, batch, embedding_VE.shape[1])
+
+
+def detach_state(state: State) -> list[LayerState]:
+    """Return a state without the graph of the operations that computed it."""
+    return [tuple([part.detach() for part in layer]) for layer in state]

@@ -29,7 +29,7 @@ from ptb_lm.torch_backend.network import Network
 from ptb_lm.torch_backend.optimizers import OPTIMIZERS, Clipping
 from ptb_lm.torch_backend.penalties import add_activation_gradient, add_slowness_gradient
 from ptb_lm.torch_backend.precision import LossScale
-from ptb_lm.torch_backend.stack import State, embed
+from ptb_lm.torch_backend.stack import State, detach_state, embed
 
 
 class TrainingStep:
@@ -129,8 +129,7 @@ class TrainingStep:
         measured = [self.update(window.ids, window.d_embedded, window.layers, steps=steps)]
         if self.loss_scale:
             measured.append(self.loss_scale.adjust(measured[0].isfinite()))
-        detached = [tuple([part.detach() for part in layer]) for layer in state]
-        return detached, pack_loss(window.nll, *measured)
+        return detach_state(state), pack_loss(window.nll, *measured)
 
     def compute_loss_and_gradient(
         self, raw_TBH: Tensor, targets_N: Tensor, *, mask: Tensor | None

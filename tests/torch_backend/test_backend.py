@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 import ptb_lm
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
-from ptb_lm.model import backend, parameters, reference, reference_updates
+from ptb_lm.model import backend, cells, parameters, reference, reference_updates
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import MaskSpec
@@ -373,6 +373,29 @@ def test_the_layers_as_executed_share_the_parameters(execution: str, tiny_config
     ours = apply_execution(layer, execution, window=(3, 5))
     assert [p.data_ptr() for p in ours.parameters()] == [p.data_ptr() for p in layer.parameters()]
     assert all(p.grad is None for p in layer.parameters())
+
+
+def test_training_goes_on_from_a_scored_state(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TorchScript optimises a class once in a process, for the inputs that it sees first."""
+
+    class OptimisedWithoutGradient(BasicLayer):
+        """A class that no other test has scripted."""
+
+    monkeypatch.setattr(cells, "layer_class", lambda *_: OptimisedWithoutGradient)
+    layer = OptimisedWithoutGradient(4, 5, DEFAULT_CELL)
+    first = apply_execution(layer, "jit")
+    for _ in range(2):
+        first(torch.zeros(3, 2, 4), layer.zero_state(2))[0].sum().backward()
+    config = tiny_config.replace(recurrent_keep_prob=0.5)
+    scripted, eager = (build(config, model="basic", execution=name) for name in ("jit", "eager"))
+    (x_BT, y_BT), *_ = random_windows(config, VOCABULARY, 1, seed=2)
+    losses = []
+    for model in (scripted, eager):
+        state, scored = model.evaluate_step(x_BT, y_BT, model.zero_state(config.batch_size))
+        assert not any(part.requires_grad for layer_state in state for part in layer_state)
+        _, trained = model.train_step(x_BT, y_BT, state, learning_rate=1.0)
+        losses.append([loss.nll for loss in model.read([scored, trained])])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
 every_batch_sizes = pytest.mark.parametrize(
