@@ -514,3 +514,18 @@ def test_a_backend_says_that_it_is_one(framework: str, tiny_config: Config) -> N
     lacking = type("Lacking", (type(built),), {"update_averages": Backend.update_averages})
     with pytest.raises(TypeError, match="update_averages"):
         lacking()
+
+
+@every_framework
+def test_a_small_weight_decay_is_not_rounded_alike_for_every_weight(framework: str) -> None:
+    """Some spacings of float32 a step: each weight rounds as it lies, and their mean is right."""
+    config = Config(hidden_size=20, num_steps=4, batch_size=2, weight_decay=5e-8, max_grad_norm=1e-30)
+    model = build(
+        config, random_weights(config, 50, seed=1), framework=framework, model="basic", precision="fp32"
+    )
+    before, state = model.export_weights(), model.zero_state(config.batch_size)
+    for x_BT, y_BT in random_windows(config, 50, 20, seed=2):
+        state, _ = model.train_step(x_BT, y_BT, state, learning_rate=1.0)
+    after = model.export_weights()
+    shrunk = np.concatenate([(1 - after[name].astype(float) / before[name]).ravel() for name in before])
+    assert shrunk.mean() == pytest.approx(20 * config.num_steps * config.weight_decay, rel=0.02)

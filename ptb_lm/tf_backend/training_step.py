@@ -258,7 +258,8 @@ class TrainingStep:
         scale = rate * clipping
         if decay:
             for variable in network.variables:
-                variable.assign((1 - decay * rate) * variable)
+                # Not times 1 - decay * rate, which float32 rounds to a multiple of 6e-8 for all weights.
+                variable.assign_sub(decay * rate * variable)
         if config.tie_weights:
             _descend(network.variables, gradients, scale)
         else:
