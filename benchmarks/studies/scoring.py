@@ -36,7 +36,7 @@ LONGEST = (10, 40)  # words of a sentence; its length is any up to this, each as
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a table of words per second, and keep it with its rows in OUT; return the exit status."""
-    config = RECIPES["default"][arguments.config].replace(vary_num_steps=False)
+    config = RECIPES["default"][arguments.config].replace(vary_num_steps=False, optimizer="sgd")
     task = LanguageTask(config=config, vocabulary_size=PTB_VOCABULARY)
     choice = Choice.create(model=arguments.model, device="cpu", precision=arguments.precision)
     words = Vocabulary([EOS, *(f"w{number}" for number in range(1, PTB_VOCABULARY))])
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "longest": longest,
                 "alone": _rate(model, [[text] for text in texts[:ALONE]]),
                 "batched": _rate(model, [texts]),
-                "limit": _gflops(config.hidden_size, arguments.precision) / gflop,
+                "limit": _gflops(config.hidden_sizes[-1], arguments.precision) / gflop,
             }
             if timed >= 0:
                 rows.append(row)

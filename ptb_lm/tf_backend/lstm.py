@@ -140,15 +140,7 @@ class KerasLayer(Layer):
 
     @override
     def new_weights(self, dtype: tf.DType) -> dict[str, tf.Variable]:
-        # The variables are TensorFlow's, whatever Keras computes with elsewhere: it asks once.
-        with set_variable("KERAS_BACKEND", "tensorflow"):
-            import keras  # here, because it takes seconds and no other layer needs it
-
-        if (found := keras.config.backend()) != "tensorflow":
-            raise UserError(
-                "the model cudnn on a CPU is a layer of Keras on TensorFlow, and this process has imported "
-                f"Keras on {found}; choose another model"
-            )
+        keras = import_keras()
         # Where there is a GPU, Keras would try cuDNN on the CPU too.
         self.lstm = keras.layers.LSTM(
             self.hidden_size, return_sequences=True, return_state=True, use_cudnn=False, dtype=dtype.name
@@ -167,3 +159,20 @@ class KerasLayer(Layer):
             tf.transpose(x_TBI, [1, 0, 2]), initial_state=list(state), mask=mask_BT
         )
         return tf.transpose(output_BTH, [1, 0, 2]), (h_BH, c_BH)
+
+
+def import_keras() -> Any:
+    """Return Keras on TensorFlow, whatever it computes with elsewhere: it asks once.
+
+    Raises:
+        UserError: Keras was imported before, and computes with another library.
+    """
+    with set_variable("KERAS_BACKEND", "tensorflow"):
+        import keras  # here, because it takes seconds and no other layer needs it
+
+    if (found := keras.config.backend()) != "tensorflow":
+        raise UserError(
+            "the model cudnn on a CPU is a layer of Keras on TensorFlow, and this process has imported "
+            f"Keras on {found}; choose another model"
+        )
+    return keras

@@ -37,14 +37,18 @@ def test_a_run_that_goes_on_keeps_the_length_of_its_blocks() -> None:
     assert planned == Plan(steps=7, full_steps=1500, most_rounds=85_714, limit=600)
 
 
+def test_no_limit_is_too_long_to_plan_by() -> None:
+    assert plan_blocks(SMALL, step_seconds=0.001, limit=1e308).steps == 1500
+
+
 def test_a_cut_is_said_and_nothing_else() -> None:
     whole = Plan(steps=5, full_steps=5, most_rounds=5, limit=60)
     assert whole.note(warm(0.1), SMALL) is None
     cut = dataclasses.replace(whole, steps=2)
     fewer = dataclasses.replace(whole, most_rounds=4)
-    assert fewer.note(warm(0.1), SMALL) == "4 of 5 rounds, to keep within 60 s"
-    assert cut.note(warm(0.1), SMALL) == "2 of 5 steps a round, to keep within 60 s"
+    assert fewer.note(warm(0.1), SMALL) == "4 of 5 rounds (limit: 60 s)"
+    assert cut.note(warm(0.1), SMALL) == "2 of 5 steps a round (limit: 60 s)"
     short = plan_blocks(SMALL, step_seconds=0.0625, limit=3)  # more than the workload's 5, but not a second
-    assert short.note(warm(0.0625), SMALL) == "9 of 24 steps a round, to keep within 3 s"
+    assert short.note(warm(0.0625), SMALL) == "9 of 24 steps a round (limit: 3 s)"
     more = dataclasses.replace(SMALL, warm_up_steps=9)
-    assert whole.note(warm(0.1), more) == "3 of 9 steps to warm up, to keep within 60 s"
+    assert whole.note(warm(0.1), more) == "3 of 9 steps to warm up (limit: 12 s)"

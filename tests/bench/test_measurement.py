@@ -130,7 +130,8 @@ class FakeProcess:
             self.asked.append((self.variant, what))
             if what == "check":
                 parity = {"rows": 20, "distinct_rows": 20}
-                return {"parity": parity, "check": {}, "loss": 1.0, "check_seconds": 1.0}
+                seconds = {"check_seconds": 1.0, "first_step_seconds": 0.25}
+                return {"parity": parity, "check": {}, "loss": 1.0, **seconds}
             return {"check_seconds": 1.0, "same": question["confirm"] == [1.0], "first_losses": [1.0]}
         self.take_memory("step")
         if question["untimed"]:
@@ -360,6 +361,31 @@ def test_the_time_of_a_process_is_that_of_both_sessions_without_the_pause() -> N
     }
     found: Any = SimpleNamespace(measured=measured)
     assert runner._earlier_laps(found) == {1: 10 + 20 + 4 * 2}
+
+
+def test_the_seconds_of_the_first_training_step_are_told_once(
+    tmp_path: Path, fake: type[FakeProcess]
+) -> None:
+    run_quick(tmp_path, passes=("forward", "train"), variants=VARIANTS, processes=1)
+    rows, _ = bench_rows.read(tmp_path)
+    compared = [row for row in rows if row.round == 0 and "process" not in row.check]
+    assert {row.pass_name for row in compared} == {"forward", "train"}
+    for row in compared:
+        assert row.startup["check_seconds"] == 0.75
+        assert (row.startup["first_step_seconds"] == 0.25) == (row.pass_name == "train")
+
+
+def test_a_process_of_two_passes_was_built_and_checked_once_and_warmed_up_twice() -> None:
+    startups = {
+        "forward": {"build_seconds": 1.0, "check_seconds": 2.0, "warm_up_seconds": 4.0},
+        "train": {"build_seconds": 1.0, "check_seconds": 2.0, "warm_up_seconds": 8.0},
+    }
+    measured = {
+        pass_name: msgspec.structs.replace(row(0, 1.0), pass_name=pass_name, startup=startup)
+        for pass_name, startup in startups.items()
+    }
+    found: Any = SimpleNamespace(measured=measured)
+    assert runner._earlier_laps(found) == {0: 15}
 
 
 @pytest.mark.parametrize(

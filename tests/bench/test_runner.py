@@ -345,7 +345,8 @@ def test_what_would_take_too_long_is_cut_and_says_so(tmp_path: Path) -> None:
     for row in recorded:
         assert row["steps"] == 1
         cut = re.fullmatch(
-            r"1 of 2 rounds, 1 of (\d+) steps a round, 2 of 3 steps to warm up, to keep within 1e-06 s",
+            r"1 of 2 rounds \(limit: 1e-06 s\), 1 of (\d+) steps a round \(limit: 1e-06 s\), "
+            r"2 of 3 steps to warm up \(limit: 2e-07 s\)",
             row["note"],
         )
         assert int(cut[1]) >= 3  # as the workload declares, or as many as fill a block

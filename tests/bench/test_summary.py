@@ -132,7 +132,7 @@ def test_a_variant_wrong_in_one_pass_has_no_figures_in_the_other(tmp_path: Path)
 
 
 def test_notes_that_differ_in_numbers_alone_are_one(tmp_path: Path) -> None:
-    cut = "{} of 80 steps a round, {} of 1,000 steps to warm up, to keep within 20.5 s"
+    cut = "{} of 80 steps a round (limit: 20.5 s), {} of 1,000 steps to warm up (limit: 4.1 s)"
     notes = [cut.format("4", "9"), cut.format("10", "9"), cut.format("4", "999"), "another", None]
     made = [row(round=n, process=n, note=note, planned_rounds=5) for n, note in enumerate(notes)]
     (result,) = group_of(tmp_path, made).results

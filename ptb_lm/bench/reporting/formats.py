@@ -105,7 +105,7 @@ def title(groups: Sequence[ResultGroup]) -> str:
     if not results:
         return "Nothing was measured"
     workloads = distinct(group.workload for group in groups if group.measured_results)
-    works = [row.work for result in results for row in result.blocks if row.work]
+    works = [row.work for result in results for row in result.blocks]
     devices = distinct(work.device.partition(":")[0] for work in works)
     precisions = in_order({work.precision for work in works}, _PRECISIONS)
     pairs = [program(result.variant) for result in results]

@@ -74,7 +74,7 @@ def _quartiles(seconds: Spread) -> str:
 
 def _rounds(result: Result, _: ResultGroup) -> str:
     again = len(result.blocks) - result.rounds
-    return f"{result.rounds} of {result.planned_rounds or result.rounds}{f', {again} again' if again else ''}"
+    return f"{result.rounds} of {result.planned_rounds}{f', {again} again' if again else ''}"
 
 
 def _units(ratio: LogMean) -> str:

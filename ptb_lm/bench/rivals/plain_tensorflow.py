@@ -14,7 +14,6 @@ import ptb_lm.tf_backend  # noqa: F401  (TensorFlow, quietly, after Triton)
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-import keras
 import tensorflow as tf
 from numpy.typing import NDArray
 
@@ -26,7 +25,10 @@ from ptb_lm.model.backend import Arrays, StepMetrics
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.tf_backend.loss import sum_by_word
+from ptb_lm.tf_backend.lstm import import_keras
 from ptb_lm.tf_backend.runtime import choose_device
+
+keras = import_keras()
 
 State = Sequence[Sequence[tf.Tensor]]  # (h_BH, c_BH) of each layer
 Loss: TypeAlias = tf.Tensor  # [2]: negative log likelihood, gradient norm

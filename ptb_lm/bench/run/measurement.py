@@ -14,7 +14,7 @@ from ptb_lm.bench.run import pool
 from ptb_lm.bench.run.machine import Machine, least_disturbed, products
 from ptb_lm.bench.run.process import TIMEOUT, WorkerError
 from ptb_lm.bench.run.record import Record
-from ptb_lm.bench.run.timed_steps import Plan, WarmUp, plan_blocks
+from ptb_lm.bench.run.timed_steps import WARM_UP_PART, Plan, WarmUp, plan_blocks
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant, original
@@ -172,7 +172,7 @@ class Measurement:
                 steps=planned.steps,
                 seconds=block["seconds"],
                 note="; ".join(filter(None, (planned.note(warm_up, workload), self._copies_note(worker)))),
-                startup=self._startup(worker, warm_up),
+                startup=self._startup(worker, pass_name, warm_up),
                 others=block["others"],
                 peak_memory=block["peak_memory"],
                 **rates,
@@ -205,7 +205,7 @@ class Measurement:
 
     def _warm_up(self, worker: pool.Worker) -> Mapping[str, WarmUp]:
         """Check and warm up a worker, if it was not."""
-        limit = self.options.row_limit / 5
+        limit = self.options.row_limit * WARM_UP_PART
         return worker.warm_up(self.workload.passes, steps=self.workload.warm_up_steps, limit=limit)
 
     def _block(
@@ -281,13 +281,18 @@ class Measurement:
             return None
         return f"it was compared on a batch of {every} rows of which {distinct} are distinct"
 
-    def _startup(self, worker: pool.Worker, warm_up: WarmUp) -> dict[str, float]:
-        """Return the seconds before the first timed block; a comparison's first step is the first of all."""
+    def _startup(self, worker: pool.Worker, pass_name: str, warm_up: WarmUp) -> dict[str, float]:
+        """Return the seconds before the first timed block, none of them twice.
+
+        The first training step of all is a comparison's.
+        """
         seconds = {name: worker.facts[name] for name in ("check_seconds", "build_seconds")}
         seconds |= warm_up._asdict()
-        if "first_step_seconds" in worker.facts:
-            seconds["first_step_seconds"] = worker.facts["first_step_seconds"]
-            seconds["warm_up_seconds"] += seconds["first_step_seconds"]
+        if first := worker.facts.get("first_step_seconds"):
+            seconds["check_seconds"] -= first
+            if pass_name == "train":
+                seconds["first_step_seconds"] = first
+                seconds["warm_up_seconds"] += first
         return seconds
 
     def _plan(self, variant: Variant, pass_name: str, warm_up: WarmUp) -> Plan:

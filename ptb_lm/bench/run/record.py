@@ -34,6 +34,7 @@ SOURCES = ("*.py", "*.cpp", "*.toml")
 # Variables that begin so change what is computed, by which kernels, or with which threads and memory.
 PREFIXES = (
     *("ATEN_", "CUBLAS", "CUDA_", "CUDNN_", "CXX", "DNNL_", "GLIBC_TUNABLES", "GLOO_", "GOMP_", "JAX_"),
+    "KERAS_",
     *("KMP_", "LD_PRELOAD", "MALLOC_", "MKL_", "NCCL_", "NUMBA_", "NVIDIA_TF32", "OMP_", "ONEDNN_"),
     *("OPENBLAS_", "PTB_LM_BEFORE", "PTB_LM_KERNELS", "PYTENSOR_", "PYTORCH_", "TF_", "TORCH", "TRITON_"),
     "XLA_",

@@ -83,7 +83,7 @@ def _rounds(measurement: Measurement) -> Iterator[str]:
             # The first lasts longer, because its programs are compared with the reference.
             later = [seconds for process, seconds in laps.items() if process > 0]
             lap, now = statistics.fmean(later or laps.values()), time.monotonic()
-            left = int((60 * workload.minutes - (now - start)) / lap)
+            left = int(min((60 * workload.minutes - (now - start)) / lap, MOST))
             count = count_processes(
                 _ratios(measurement),
                 least=workload.processes,
@@ -176,12 +176,16 @@ def _earlier_laps(measurement: Measurement) -> dict[int, float]:
     )
     laps: dict[int, float] = {}
     for (process, _), rows in parts.items():
-        starts = {row.process: row.startup for row in rows}.values()
-        names = ("build_seconds", "check_seconds", "warm_up_seconds")
+        # A process is built and checked once, and warmed up for each pass.
+        starts = {
+            (row.process, name, row.pass_name if name == "warm_up_seconds" else None): seconds
+            for row in rows
+            for name, seconds in row.startup.items()
+            if name in ("build_seconds", "check_seconds", "warm_up_seconds")
+        }
         times = [datetime.fromisoformat(row.time) for row in rows if row.time]
         between = (max(times) - min(times)).total_seconds() if times else 0.0
-        seconds = between + sum(startup.get(name, 0.0) for startup in starts for name in names)
-        laps[process] = laps.get(process, 0.0) + seconds
+        laps[process] = laps.get(process, 0.0) + between + sum(starts.values())
     return laps
 
 

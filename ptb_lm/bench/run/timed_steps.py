@@ -22,6 +22,7 @@ FIRST_STEPS = 3  # of a run; the loss of the third depends on the gradients of t
 # A block is planned longer than its workload says by this factor: a processor that speeds up after the
 # warm-up makes it shorter than planned, at times by half.
 ROOM = 1.5
+WARM_UP_PART = 0.2  # of the seconds that a pass may take; its warm-up may take as many again
 
 
 class WarmUp(NamedTuple):
@@ -53,17 +54,22 @@ class Plan:
     limit: float
 
     def note(self, warm_up: WarmUp, workload: Workload) -> str | None:
-        """Say what was cut to keep within the limit."""
+        """Say what was cut, and by which limit; None if nothing was."""
         cuts = [
-            f"{done} of {wanted} {what}"
-            for done, wanted, what in (
-                (self.most_rounds, workload.rounds, "rounds"),
-                (self.steps, self.full_steps, "steps a round"),
-                (warm_up.warm_up_steps, workload.warm_up_steps, "steps to warm up"),
+            f"{done} of {wanted} {what} (limit: {limit:g} s)"
+            for done, wanted, what, limit in (
+                (self.most_rounds, workload.rounds, "rounds", self.limit),
+                (self.steps, self.full_steps, "steps a round", self.limit),
+                (
+                    warm_up.warm_up_steps,
+                    workload.warm_up_steps,
+                    "steps to warm up",
+                    WARM_UP_PART * self.limit,
+                ),
             )
             if done < wanted
         ]
-        return f"{', '.join(cuts)}, to keep within {self.limit:g} s" if cuts else None
+        return ", ".join(cuts) or None
 
 
 def plan_blocks(workload: Workload, *, step_seconds: float, limit: float, steps: int | None = None) -> Plan:
@@ -75,7 +81,7 @@ def plan_blocks(workload: Workload, *, step_seconds: float, limit: float, steps:
         limit: Seconds for all blocks together. One step of one round is done whatever it takes.
         steps: Steps of the blocks that an interrupted run has measured; None if there are none.
     """
-    affordable = int(limit / step_seconds)  # steps, in all rounds
+    affordable = int(min(limit / step_seconds, 1e12))  # steps, in all rounds
     full = max(workload.min_steps, math.ceil(ROOM * workload.min_seconds / step_seconds))
     steps = steps or max(1, min(full, affordable // workload.rounds))
     return Plan(steps=steps, full_steps=full, most_rounds=max(1, affordable // steps), limit=limit)
