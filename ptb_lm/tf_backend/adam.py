@@ -97,6 +97,7 @@ class Adam:
         """
         canonical = network.canonical()
         shapes = {f"{kind}.{name}": array.shape for kind in MOMENTS for name, array in canonical.items()}
+        shapes |= {STEPS: ()}
         parameters.check({name: arrays[name] for name in shapes}, shapes)
         values = [tf.identity(variable) for variable in network.variables]
         try:

@@ -8,7 +8,7 @@ for the weights' gradient at each step. What does not depend on the step after i
 one product: the gradients with respect to the weights and the input. The loop back over time keeps one small
 product and the pointwise work, and takes a fraction of the operation's time.
 
-Both operations add 1 to the forget gate or clip the cell at 3 unless told otherwise; here neither does.
+LSTMBlockCell adds 1 to the forget gate and clips the cell at 3 unless told otherwise; BlockLSTMV2 does not.
 
 Shapes: T = time steps, B = batch, I = input width, H = hidden units, G = 4H: gates in the order i, f, g, o.
 """

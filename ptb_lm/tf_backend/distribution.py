@@ -128,6 +128,8 @@ class MirroredDevices(Distribution):
         UserError: There are fewer.
     """
 
+    strategy: tf.distribute.Strategy
+
     def __init__(self, choice: Choice, count: int) -> None:
         if choice.device == "cpu" or not tf.config.list_physical_devices("GPU"):
             _divide_cpu(count)
@@ -149,7 +151,6 @@ class MirroredDevices(Distribution):
             index = tf.distribute.get_replica_context().replica_id_in_sync_group
             return step(int(tf.get_static_value(index)), x_bT, y_bT, state, rate)
 
-        assert self.strategy is not None
         shares = tuple(tf.nest.map_structure(self._share_rows, [x_BT, y_BT, state]))
         states, loss = self.strategy.run(run_on_one, args=shares)
         flat = [self.strategy.experimental_local_results(part) for part in tf.nest.flatten(states)]
@@ -158,7 +159,6 @@ class MirroredDevices(Distribution):
 
     def _share_rows(self, tensor: tf.Tensor) -> Any:
         """Return a tensor of all rows as the devices have it: the same rows of each tensor."""
-        assert self.strategy is not None
         parts = tf.split(tensor, len(self.names))
         return self.strategy.experimental_distribute_values_from_function(
             lambda context: parts[context.replica_id_in_sync_group]

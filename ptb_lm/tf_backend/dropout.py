@@ -124,6 +124,8 @@ def load_streams(
     Raises:
         ValueError: They are not of such a generator.
     """
+    if states.dtype != np.int64 or not states.size:
+        raise ValueError(f"it is {states.dtype}, of shape {states.shape}")
     by_device = np.atleast_2d(states)
     for device, stream in enumerate(streams, start=ranks.rank * len(streams)):
         stream.reset(by_device[device % len(by_device)])

@@ -144,6 +144,24 @@ def test_a_stream_goes_on_where_it_was_saved_and_on_other_devices_begins_anew() 
     assert len({int(each.key) for each in (before, *two_streams)}) == 3
 
 
+@pytest.mark.parametrize(
+    ("name", "damaged", "problem"),
+    [
+        ("tensorflow.adam.steps", np.zeros(2, np.int64), "has shape"),
+        ("tensorflow.generator", np.zeros((0, 3), np.int64), "random stream"),
+        ("tensorflow.generator", np.zeros(3), "random stream"),
+    ],
+)
+def test_a_damaged_state_is_refused_in_a_sentence(
+    name: str, damaged: np.ndarray, problem: str, tiny_config: Config
+) -> None:
+    model = build(tiny_config.replace(keep_prob=0.5, optimizer="adam"), "basic")
+    arrays = model.export_training_state(model.zero_state(tiny_config.batch_size))
+    assert name in arrays
+    with pytest.raises(UserError, match=problem):
+        model.load_training_state({**arrays, name: damaged})
+
+
 def test_a_bound_near_the_greatest_float_clips_nothing(tiny_config: Config) -> None:
     ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
     after = []
@@ -235,6 +253,13 @@ def test_the_engine_says_what_runs(tiny_config: Config) -> None:
     assert build(tiny_config, "block", execution="eager").engine == "tensorflow block on cpu (eager)"
     other = build(tiny_config.replace(cell="mogrifier_lstm"), "basic")
     assert other.engine == "tensorflow basic mogrifier_lstm on cpu (graph)"
+
+
+def test_the_plain_loop_s_keras_is_on_tensorflow_whatever_computes_elsewhere() -> None:
+    code = "import os; os.environ['KERAS_BACKEND'] = 'torch'; "
+    code += "from ptb_lm.bench.rivals.plain_tensorflow import keras; "
+    done = python(code + "print(keras.config.backend(), os.environ['KERAS_BACKEND'])")
+    assert (done.stderr, done.stdout) == ("", "tensorflow torch\n")
 
 
 def test_keras_on_another_library_is_refused(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
