@@ -16,6 +16,7 @@ import runs
 from support import installed
 
 from ptb_lm import train
+from ptb_lm.common import signals
 from ptb_lm.common.files import lock
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.training import launch, run_flags, run_folders
@@ -129,6 +130,22 @@ def test_the_same_signal_twice_ends_it_at_once(data: Path, expected: Expected, t
         assert "Traceback" not in process.communicate()[1]
     assert process.returncode in (130, -signal.SIGINT)
     assert_goes_on(run, expected)
+
+
+def test_a_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From outside and from the parent, for example; and two of SIGHUP are never a second request."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        with signals.handle_signals("train"), signals.StopRequest() as stop:
+            signal.raise_signal(number)
+            signal.raise_signal(number)
+            assert stop.signal_number == number
+            monkeypatch.setattr(signals, "REPEAT_SECONDS", 0.0)
+            if number == signal.SIGTERM:
+                with pytest.raises(signals.StopSignal):
+                    signal.raise_signal(number)
+            else:
+                signal.raise_signal(number)
+            monkeypatch.undo()
 
 
 @contextmanager

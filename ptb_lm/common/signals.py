@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
@@ -15,6 +16,7 @@ from ptb_lm.common.program import command_name
 # The signals that ask a process to stop: Ctrl-C, kill, and a terminal that is closed.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
+REPEAT_SECONDS = 1.0  # after a signal, in which the same one is no second request
 PATIENCE_SECONDS = 5.0  # until a line says what a process waits for
 
 _command = ""  # the running command, which opens the line
@@ -40,7 +42,7 @@ class TrainingInterrupted(Exception):  # noqa: N818 - not an error, but an end t
 
 
 class StopRequest:
-    """While entered, remembers the first signal that asks to stop; the same one once more acts at once.
+    """While entered, remembers the first signal that asks to stop; the same one on purpose acts at once.
 
     Another one after it changes nothing: who sends SIGINT and then SIGTERM wants the run to end, and it will.
     A signal that is ignored stays so.
@@ -55,6 +57,7 @@ class StopRequest:
         self.is_one_of_several = is_one_of_several
         self.signal_number: int | None = None
         self._previous: dict[int, Any] = {}
+        self._first_times: dict[int, float] = {}
 
     def __enter__(self) -> "StopRequest":
         self._previous = {number: signal.signal(number, self._handle) for number in handled_signals()}
@@ -70,8 +73,9 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not self.is_one_of_several:
+        if is_second_request(number, self._first_times) and not self.is_one_of_several:
             signal.signal(number, self._previous[number])
+            signal.raise_signal(number)
         if self.signal_number is None:
             self.signal_number = number
             message = f"\n{signal.Signals(number).name}: finishing the step and saving"
@@ -79,6 +83,21 @@ class StopRequest:
                 streams.write_to_stderr_in_handler(f"{message}; once more stops at once")
             elif number != signal.SIGTERM:
                 streams.write_to_stderr_in_handler(message)
+
+
+def is_second_request(number: int, first_times: dict[int, float]) -> bool:
+    """Return whether a signal that came before is sent on purpose once more.
+
+    It is not within a second: who stops all processes of a machine or of a job signals a child to which its
+    parent hands the signal on, too. SIGHUP never is: the shell and the kernel send one each when a terminal
+    closes.
+
+    Args:
+        number: The signal.
+        first_times: When each signal came first, by time.monotonic; this one is added if it is new.
+    """
+    first = first_times.setdefault(number, time.monotonic())
+    return time.monotonic() - first >= REPEAT_SECONDS and signal.Signals(number).name != "SIGHUP"
 
 
 def describe_signal(number: int) -> str:

@@ -94,14 +94,14 @@ class _Agent(LocalElasticAgent):
             arguments: Further arguments of the library's method.
             keywords: Further arguments of the library's method.
         """
-        received, sent = {death_sig}, death_sig or signal.SIGTERM
+        first_times, sent = dict[int, float](), death_sig or signal.SIGTERM
+        signals.is_second_request(sent, first_times)
         while True:
             try:
                 return super()._shutdown(sent, *arguments, **keywords)
             except SignalException as again:
-                if again.sigval in received:
+                if signals.is_second_request(again.sigval, first_times):
                     sent = signal.SIGKILL
-                received.add(again.sigval)
 
 
 def _run(command: Sequence[str], processes: int) -> tuple[dict[int, int], Sequence[int]]:
