@@ -65,28 +65,32 @@ class GradientExchange:
         self._softmax = softmax_gradient if softmax_gradient.is_contiguous() else softmax_gradient.T
         self._softmax_sent = self._softmax.to(self._reduce_dtype)
         self._work: Any = None  # the sum that is under way
-        self._is_synchronised = False  # whether all ranks have come to their first exchange
+        self._exchanged = set[int]()  # numbers of words of windows whose gradients were exchanged
         self._buffers: dict[str, Tensor] = {}
 
     def environment(self) -> dict[str, Any]:
         """Return the number of processes, and the type in which their gradients are sent and summed."""
         return {"processes": self.size, "reduce_precision": str(self._reduce_dtype).removeprefix("torch.")}
 
-    def start_reduce(self) -> None:
+    def start_reduce(self, words: int) -> None:
         """Start to sum the softmax's gradient over the ranks; `wait_and_merge` writes the sum back.
 
-        In the first step this does nothing: `wait_and_merge` then waits for all ranks and starts the sum.
+        For the first window of a length this does nothing: `wait_and_merge` then waits for all ranks and
+        starts the sum.
+
+        Args:
+            words: N of the window.
         """
-        if self._is_synchronised:
+        if words in self._exchanged:
             self._softmax_sent.copy_(self._softmax)
             self._work = self._sum(self._softmax_sent, wait=False)
 
     def wait_and_merge(self, window: WindowGradients) -> WindowGradients:
         """Wait for the sum that was started, and return the gradients of all ranks' windows together."""
-        if not self._is_synchronised:  # one of them may compile much longer than another
+        if len(window.ids) not in self._exchanged:  # one of the ranks may compile much longer than another
             self._ranks.barrier()
-            self._is_synchronised = True
-            self.start_reduce()
+            self._exchanged.add(len(window.ids))
+            self.start_reduce(len(window.ids))
         nll = window.nll.sum(dtype=torch.float64)[None]
         if are_rows_smaller(self.size * len(window.ids), window.d_embedded.shape[1], self._vocabulary_size):
             nll, ids, d_embedded = self._gather(nll, window.ids, self._narrow(window.d_embedded))

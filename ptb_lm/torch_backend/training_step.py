@@ -115,7 +115,7 @@ class TrainingStep:
                 raw_TBH.detach(), targets_N, mask=masks.units[-1] if masks.units else None
             )
             if self.exchange:
-                self.exchange.start_reduce()
+                self.exchange.start_reduce(len(ids_N))
             d_embedded_TBE, *gradients = torch.autograd.grad(
                 inject_gradient(raw_TBH, d_raw_TBH), [embedded_TBE, *self.parameters]
             )

@@ -100,6 +100,24 @@ def test_several_ranks_compute_what_one_does(size: int, name: str) -> None:
     together.assert_computed_by_one(several, computed_by_one(name), bound=BOUNDS[precision])
 
 
+def test_ranks_wait_for_each_other_at_the_first_window_of_each_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As long as in the first step of all: one of them may have to compile it."""
+    store, waited = dist.HashStore(), []
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        exchange = GradientExchange(TorchRanks(store, 0, 1), torch.ones(7, 5), PRECISIONS["fp32"])
+        monkeypatch.setattr(TorchRanks, "barrier", lambda _: waited.append(words))
+        for words in (4, 4, 6, 4, 6):
+            exchange.start_reduce(words)
+            ids = torch.zeros(words, dtype=torch.int64)
+            exchange.wait_and_merge(WindowGradients(torch.zeros(words), ids, torch.ones(words, 3), []))
+    finally:
+        dist.destroy_process_group()
+    assert waited == [4, 6]
+
+
 def test_the_sum_of_a_frequent_word_is_rounded_once() -> None:
     """To the bit: of such numbers float32 makes an exact sum, in any order. bfloat16 rounds each of them."""
     store = dist.HashStore()
