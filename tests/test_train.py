@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -386,6 +387,18 @@ def test_a_finished_run_is_reported_and_not_done_again(
         assert "is finished" in printed
         assert f"test perplexity {runs.result(run)['test_perplexity']:.2f}" in printed
         assert runs.files(run) == before
+
+
+def test_a_finished_run_learns_where_its_text_lies_and_is_not_trained_otherwise(
+    run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moved = shutil.copytree(data, tmp_path / "moved")
+    assert train.main(["--resume", str(run), "--data", str(moved)]) == 0
+    assert RunDirectory(run).read_config().data == str(moved)
+    before = runs.files(run)
+    problem = runs.refusal(capsys, train, "--resume", str(run), "--learning-rate", "0.5")
+    assert "--epochs" in problem
+    assert runs.files(run) == before
 
 
 def test_a_run_that_went_on_and_was_not_tested_again_is_not_finished(
@@ -847,7 +860,9 @@ def test_a_full_disk_keeps_the_last_good_state(run: Path, capsys: pytest.Capture
     with runs.disk_with_room_for(len(before["state/training.safetensors"]) - 1):
         assert train.main(resume) == 1
     state = run / "state" / "training.safetensors"
-    assert runs.sentence(capsys.readouterr().err, train) == f"{state}: File too large"
+    sentence, _, again = runs.sentence(capsys.readouterr().err, train).partition("; continue with: ")
+    assert sentence == f"{state}: File too large"
+    assert shlex.split(again) == ["python", "-m", "ptb_lm.train", "--resume", str(run)]
     after = runs.files(run)
     for name in ("state/training.safetensors", "weights.safetensors", "result.json", "metrics.jsonl"):
         assert after[name] == before[name]

@@ -185,7 +185,7 @@ def try_print_line(line: str) -> None:
 
 
 def progress_bar(
-    total: int | None, description: str, *, initial: int = 0, unit: str = "step", unit_scale: bool = False
+    total: int | None, description: str, *, unit: str = "step", unit_scale: bool = False
 ) -> "tqdm":
     """Return a progress bar on stderr; it is silent when stderr is not a terminal, or closed."""
     from tqdm import tqdm
@@ -193,7 +193,6 @@ def progress_bar(
     return tqdm(
         total=total,
         desc=description,
-        initial=initial,
         unit=unit,
         unit_scale=unit_scale,
         leave=False,
@@ -247,10 +246,11 @@ def run(name: str, body: Callable[[], int]) -> int:
         if error.errno is None:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        hint = "; free some space and try again" if error.errno in NO_SPACE else ""
+        notes = getattr(error, "__notes__", [])
+        hint = ["free some space" + " and try again" * (not notes)] * (error.errno in NO_SPACE)
         status = EXIT_USAGE if error.errno in BAD_PATH else EXIT_FAILED
         what = IN_THE_WAY if error.errno == errno.EEXIST else error.strerror
-        return _fail(name, f"{where}{what}{hint}", status)
+        return _fail(name, "; ".join([f"{where}{what}", *hint, *notes]), status)
     except MemoryError as error:
         from ptb_lm.common import host  # what it imports takes longer than --help should
 

@@ -208,7 +208,7 @@ def run(
         trainer.environment |= processes.torchrun_job()
         if request.config_on_disk is None:
             directory.create(run_config, corpus.vocabulary)
-        elif _resume(trainer, directory, request.command):
+        elif _resume(trainer, directory, request):
             return 0
         else:
             directory.remove_leftovers()
@@ -238,6 +238,10 @@ def run(
             return interruption.exit_status
         except LostRankError as error:
             raise LostRankError(f"{error}; {how_to_continue}", speaker=error.speaker) from None
+        except OSError as error:  # a full disk
+            if directory.state_path.exists():
+                error.add_note(how_to_continue)
+            raise
         # The seconds of this process: all but starting Python.
         result["command_seconds"] = time.perf_counter() - command_start
         if run_config.init_from:
@@ -247,13 +251,20 @@ def run(
     return 0
 
 
-def _resume(trainer: Trainer, directory: RunDirectory, command: str) -> bool:
-    """Continue from the newest state; return whether the run is finished, whose result is then reported."""
-    trainer.resume(command)
+def _resume(trainer: Trainer, directory: RunDirectory, request: TrainRequest) -> bool:
+    """Continue from the newest state; return whether the run is finished, whose result is then reported.
+
+    Raises:
+        UserError: The run is finished, and flags ask for another training.
+    """
+    trainer.resume(request.command)
     result = directory.read_result()
     # A run that went on and has not been tested since still has the result of its earlier end.
     if not (result and trainer.progress.epoch == trainer.config.epochs == result["epochs"]):
         return False
+    if request.config_on_disk and request.config_on_disk.hyperparameters != trainer.config:
+        raise UserError(f"the run in {directory.path} is finished: give more --epochs to train it otherwise")
+    directory.write_config(request.run)
     directory.restore_metrics(trainer.progress.rows)
     cli.try_print_line(f"the run in {directory.path} is finished; to train it further, give more --epochs")
     display.report(result, directory)

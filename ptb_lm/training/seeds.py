@@ -82,7 +82,7 @@ def train(flag_values: dict[str, Any], train_one: TrainOne) -> int:
     except signals.StopSignal as stop:
         print_how_to_continue()
         return stop.exit_status
-    except OSError:  # a full disk
+    except (OSError, MemoryError):  # a full disk, or no room for what is saved
         print_how_to_continue()
         raise
     finally:
