@@ -23,7 +23,7 @@ FORMS = ("/read", "/continue")  # where the page sends them
 LARGEST = 100_000  # bytes of a form
 DISCARD_LIMIT = 100 * LARGEST  # bytes of a larger form that are read all the same, so that its answer is seen
 _LENGTH = re.compile("[0-9]{1,18}")
-SECONDS = 30  # that a request may take to come in
+SECONDS = 30  # that each part of a request may take to come in
 SECURITY = {
     # The page has a style of its own, and sends its forms here; no more.
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
