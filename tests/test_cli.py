@@ -17,7 +17,7 @@ from support import ROOT
 
 import ptb_lm
 from ptb_lm import __main__ as commands
-from ptb_lm.common import cli, host, program
+from ptb_lm.common import cli, host, program, streams
 from ptb_lm.common.errors import DivergenceError, UserError
 
 
@@ -333,11 +333,12 @@ def test_the_version_is_the_one_that_is_declared(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == f"ptb-lm {declared}\n"
 
 
-def test_the_progress_bar_is_silent_unless_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
+
+def test_the_progress_bar_is_silent_unless_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     written = {}
     for stream in (io.StringIO(), Terminal()):
         monkeypatch.setattr(sys, "stderr", stream)
@@ -346,6 +347,13 @@ def test_the_progress_bar_is_silent_unless_at_a_terminal(monkeypatch: pytest.Mon
         written[stream.isatty()] = stream.getvalue()
     assert written[False] == ""
     assert "epoch 1/2" in written[True]
+
+
+@pytest.mark.parametrize("command", ["python -m ptb_lm.train", "./scripts/train", "/of/a/scripts/train"])
+def test_a_command_at_the_end_of_a_line_stays_whole(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    whole = f"{command} --resume {'a' * 20} {'b' * 20}"
+    assert f"\n  {whole}" in streams.wrap(f"SIGTERM: saved; continue with: {whole}", Terminal())
 
 
 def test_flags_may_stand_between_the_arguments(capsys: pytest.CaptureFixture[str]) -> None:

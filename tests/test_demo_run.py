@@ -29,7 +29,7 @@ def test_it_is_what_its_script_trains() -> None:
     demo = RunDirectory(DEMO)
     assert demo.read_config() == trained
     assert {*demo.read_vocabulary().words} == {*newswire()[1]}
-    assert demo.has_ended()
+    assert demo.read_end(len(demo.read_metrics()))
     assert runs.result(DEMO)["parameters"] == 270_878
     assert sum(map(len, runs.files(DEMO).values())) <= 1_200_000
     named = runs.result(DEMO)["command"].split()

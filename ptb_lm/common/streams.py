@@ -13,7 +13,7 @@ from typing import TextIO
 # Control characters of ASCII and Latin-1, those that turn the direction of what follows, and surrogates.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
-_COMMAND = re.compile("(?<=: )(ptb-lm|python -m|pip|tensorboard|scripts/train) .+")
+_COMMAND = re.compile("(?<=: )(ptb-lm|python -m|pip|tensorboard|\\S*scripts/train) .+")
 
 terminal = 2  # where stderr goes, also while file descriptor 2 is held back (host.hold_back_stderr)
 

@@ -35,7 +35,7 @@ _TEXTS: dict[type, Callable[[Any], str]] = {
     type(None): lambda _: NOTHING,
     bool: lambda value: "yes" if value else "no",
     int: "{:,}".format,
-    float: "{:g}".format,
+    float: "{:.12g}".format,
     list: lambda value: " ".join(map(str, value)) or NOTHING,
 }
 

@@ -148,7 +148,7 @@ class Ranks:
         return numbers
 
     def barrier(self) -> None:
-        """Wait for all ranks to come here, however long one of them has compiled."""
+        """Wait for all ranks to come here, as long as in the first step: one of them may have compiled."""
         self.max_over_ranks([0])
 
 

@@ -5,11 +5,10 @@ started again. A resumed run keeps its own.
 """
 
 import contextlib
-import dataclasses
 import functools
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -58,18 +57,6 @@ def set_implementation(choice: Implementation) -> None:
     """Compute by this choice from now on, as far as this machine can."""
     global _process_choice, _run_choice
     _process_choice, _run_choice = _limit_to_machine(choice), None
-
-
-@contextlib.contextmanager
-def override_implementation(**changes: str) -> Iterator[Implementation]:
-    """Return a context that computes in another way: `override_implementation(kernels="torch")`."""
-    global _process_choice, _run_choice
-    before = _process_choice, _run_choice
-    set_implementation(dataclasses.replace(get_implementation(), **changes))
-    try:
-        yield get_implementation()
-    finally:
-        _process_choice, _run_choice = before
 
 
 def export_implementation(ranks: Ranks = SINGLE_PROCESS) -> NDArray[np.uint8]:

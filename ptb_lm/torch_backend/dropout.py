@@ -94,15 +94,13 @@ def mask_weights(masks: Mapping[Tensor, Tensor]) -> Iterator[None]:
     In place, so that every layer computes with its weights as they lie, cuDNN's too, whatever runs it.
     """
     kept = {parameter: parameter.detach().clone() for parameter in masks}
-    with torch.no_grad():
-        for parameter, mask in masks.items():
-            parameter.mul_(mask)
+    for parameter, mask in masks.items():
+        parameter.detach().mul_(mask)
     try:
         yield
     finally:
-        with torch.no_grad():
-            for parameter, value in kept.items():
-                parameter.copy_(value)
+        for parameter, value in kept.items():
+            parameter.detach().copy_(value)
 
 
 def draw_mask(spec: MaskSpec, generator: torch.Generator, dtype: torch.dtype) -> Tensor:

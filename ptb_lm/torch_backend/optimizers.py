@@ -154,8 +154,7 @@ def add_scaled(
             master.addcmul_(master, decay)
         master.addcmul_(gradient, scale)
         if compute.dtype != master.dtype:
-            with torch.no_grad():
-                compute.copy_(master)
+            compute.detach().copy_(master)
 
 
 class Adam(Optimizer):

@@ -85,7 +85,7 @@ class Masters:
     """
 
     def __init__(self, parameters: Sequence[Tensor], dtype: torch.dtype) -> None:
-        self._masters = {p: p.detach() if p.dtype == dtype else p.detach().to(dtype) for p in parameters}
+        self._masters = {p: p.detach().to(dtype) for p in parameters}
         self.pairs = [(master, compute) for compute, master in self._masters.items()]
 
     def __getitem__(self, parameter: Tensor) -> Tensor:

@@ -218,14 +218,6 @@ class RunDirectory:
             )
         return {} if epochs > result.get("epochs", 0) else result
 
-    def has_ended(self) -> bool:
-        """Return whether the run has ended, and has not done more epochs since.
-
-        Raises:
-            UserError: As read_end and read_metrics do, if there is a result.
-        """
-        return self.result_path.exists() and bool(self.read_end(len(self.read_metrics())))
-
     @_on_first
     def remove_result(self) -> None:
         """Remove result.json, because it is out of date."""

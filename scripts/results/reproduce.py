@@ -153,7 +153,7 @@ class _Work:
             self.commit = records.clean_commit(step.result)
         folder = f"checkpoints/reproduce-{self._fill(step.id)}"
         run = RunDirectory(self.root / folder)
-        ended, going_on = run.has_ended(), run.state_path.exists() and not step.record
+        ended, going_on = _has_ended(run), run.state_path.exists() and not step.record
         if (ended or going_on) and (changed := flags.differences_today(run.read_config(), step.run)):
             raise UserError(
                 f"{folder} is a run of other settings than today's ({', '.join(changed)}); remove that "
@@ -174,7 +174,7 @@ class _Work:
         name = self._fill(step.id)
         folder = self.root / "checkpoints" / f"reproduce-{name}"
         keep.run(self.results, folder, name, result=step.result, replace=True)
-        if step.record and RunDirectory(folder).has_ended():
+        if step.record and _has_ended(RunDirectory(folder)):
             what = os.environ.get("WHAT", "")
             records.add(self.results, folder, name, what, usual=step.record, result=step.result)
         return 0
@@ -200,3 +200,8 @@ class _Work:
     def _write_pages(self) -> int:
         pages.write(self.root)
         return 0
+
+
+def _has_ended(run: RunDirectory) -> bool:
+    """Return whether a run has ended, and has not done more epochs since."""
+    return run.result_path.exists() and bool(run.read_end(len(run.read_metrics())))

@@ -28,6 +28,7 @@ from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.sampling import Sampler
 from ptb_lm.model import backend, reference
 from ptb_lm.model.cells import CELLS
+from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.training import tensors
 
@@ -212,6 +213,13 @@ def test_the_wider_of_vocabulary_and_layers_bounds_the_words_of_a_call() -> None
     assert backend.max_tokens_per_call(10_000, 1250) == backend.MAX_LOGITS // 10_000
     assert backend.max_tokens_per_call(50, 1500) == backend.MAX_LOGITS // (8 * 1500)
     assert backend.max_tokens_per_call(2 * backend.MAX_LOGITS, 1) == 1
+
+
+def test_what_the_mogrifier_s_rounds_keep_bounds_the_words_of_a_call() -> None:
+    lstm = Config(hidden_size=64, mogrifier_rounds=12)
+    mogrifier = lstm.replace(cell="mogrifier_lstm")
+    assert reader.tokens_per_call(lstm, 50) == backend.MAX_LOGITS // (8 * 64)
+    assert reader.tokens_per_call(mogrifier, 50) == backend.MAX_LOGITS // (4 * 8 * 64)
 
 
 def test_only_a_window_of_sentences_is_read_ahead(

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runs
+from implementations import override_implementation
 from support import installed
 
 import ptb_lm
 from ptb_lm.model import parameters, reference
 from ptb_lm.model.config import Config
-from ptb_lm.torch_backend import cpu
 from ptb_lm.training import tensors
 
 TOLERANCE = 1e-5  # absolute, of a log-probability in nats
@@ -75,7 +75,7 @@ def test_every_number_is_the_reference_s(
     framework: str, kernels: str | None, run: Path, expected: tuple[list[str], np.ndarray, np.ndarray]
 ) -> None:
     sentences, expected_BT, log_p_V = expected
-    with cpu.override_implementation(kernels=kernels) if kernels else contextlib.nullcontext():
+    with override_implementation(kernels=kernels) if kernels else contextlib.nullcontext():
         model = ptb_lm.load(run, framework=framework)
         scored_BT = [sentence.log_probabilities for sentence in model.score(sentences)]
         predicted = model.predict(sentences[0], 50)

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from implementations import override_implementation
 from support import ROOT
 from typing_extensions import override
 
@@ -426,14 +427,14 @@ def test_a_rule_names_what_it_takes(rule: Rule) -> None:
 
 @pytest.mark.slow
 def test_torch_finds_what_this_machine_has() -> None:
-    from ptb_lm.torch_backend import cpu, runtime
+    from ptb_lm.torch_backend import runtime
 
     flags = Path("/proc/cpuinfo").read_text().split() if Path("/proc/cpuinfo").exists() else []
     machine = runtime.examine("cpu")
     assert machine.device == "cpu"
     assert (BFLOAT16 in machine.features) == bool({"avx512_bf16", "amx_bf16"} & {*flags})
     assert HOPPER not in machine.features
-    with cpu.override_implementation(kernels="torch"):
+    with override_implementation(kernels="torch"):
         assert KERNELS not in runtime.examine("cpu").features
         assert "without compiled kernels" in runtime.examine("cpu").name
 

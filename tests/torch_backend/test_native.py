@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 import runs  # noqa: E402
 from forked import python as run  # noqa: E402
+from implementations import override_implementation  # noqa: E402
 
 from ptb_lm.model import cells  # noqa: E402
 from ptb_lm.model.dropout_places import MaskSpec  # noqa: E402
@@ -39,7 +40,7 @@ WIDE_LAYER = 1501  # units: its backward pass multiplies a stretch of the gates 
 @pytest.fixture(autouse=True)
 def implementation_is_restored() -> Iterator[None]:
     threads = torch.get_num_threads()
-    with cpu.override_implementation():
+    with override_implementation():
         yield
     torch.set_num_threads(threads)
 
@@ -87,7 +88,7 @@ def test_the_recurrence_and_its_gradients(
 
     expected = compute([value.double() for value in inputs], [value.double() for value in d_outputs])
     for library_name in cpu.FLOAT32_LIBRARIES:
-        with cpu.override_implementation(float32_library=library_name) as choice:
+        with override_implementation(float32_library=library_name) as choice:
             if choice.float32_library != library_name:
                 continue
             by_threads = []
@@ -185,7 +186,7 @@ def test_other_matrices_are_not_multiplied_by_openblas() -> None:
     far_apart = torch.zeros(3).as_strided((1, 3), (2**32, 1))
     refused = [a.double(), a.bfloat16(), a.to("meta"), a[:, ::2], a[::2, ::3], a[:1].expand(4, 6)]
     refused += [a[0], a[:0], far_apart, torch._neg_view(a)]
-    with cpu.override_implementation(float32_library="OpenBLAS"):
+    with override_implementation(float32_library="OpenBLAS"):
         for other in refused:
             assert not native.can_multiply(a, other)
             assert cpu.find_openblas_kernels(a, other) is None
@@ -348,7 +349,7 @@ def test_masks_are_those_of_torch_to_the_bit(dtype: torch.dtype) -> None:
     specs = [MaskSpec((77, 33), keep_prob) for keep_prob in (1e-9, *np.linspace(0.01, 1, 100), 1 - 1e-9)]
     drawn = []
     for kernels in cpu.KERNELS:
-        with cpu.override_implementation(kernels=kernels):
+        with override_implementation(kernels=kernels):
             stream = torch.Generator().manual_seed(3)
             drawn.append([dropout.draw_mask(spec, stream, dtype) for spec in specs])
             assert cpu.get_implementation().kernels == kernels
@@ -364,7 +365,7 @@ def test_a_softmax_layer_is_the_same_with_kernels_and_without() -> None:
     for precision, words_contiguous in (("fp32", False), ("fp32", True), ("bf16", False), ("bf16", True)):
         found = []
         for kernels in cpu.KERNELS:
-            with cpu.override_implementation(kernels=kernels):
+            with override_implementation(kernels=kernels):
                 layer = SoftmaxLayer(
                     7,
                     1003,
