@@ -46,7 +46,7 @@ FRAMEWORK_MODULES = {
         "sequence_classifier.on_tensorflow",
         "sequence_classifier.tensorflow_network",
     ),
-    "keras": ("ptb_lm.bench.rivals", "benchmarks.rivals"),
+    "keras": ("benchmarks.rivals",),
     "jax": ("benchmarks.rivals",),
     "pytensor": ("benchmarks.rivals",),
 }

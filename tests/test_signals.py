@@ -121,7 +121,7 @@ def test_sigint_and_then_sigterm_is_one_request(data: Path, expected: Expected, 
     assert_goes_on(tmp_path / "run", expected)
 
 
-def test_the_same_signal_twice_ends_it_at_once(data: Path, expected: Expected, tmp_path: Path) -> None:
+def test_signals_without_end_leave_what_goes_on(data: Path, expected: Expected, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with training(data, run) as process:
         while process.poll() is None:

@@ -1,6 +1,6 @@
 """Training steps with all kinds of regularisers, and what they must compute: for the backends' tests."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,7 +99,7 @@ def assert_steps_equal_the_reference(
         factor = steps / config.num_steps if config.vary_num_steps else 1.0
         max_grad_norm, decay = config.max_grad_norm, steps * config.weight_decay
         if config.optimizer == "adam":
-            weights, adam, norm = reference_updates.adam_update(
+            weights, adam, norm = adam_update(
                 weights,
                 {name: gradient / factor for name, gradient in gradients.items()},
                 adam,
@@ -132,3 +132,28 @@ def assert_steps_equal_the_reference(
                 np.testing.assert_allclose(used_BH, state_BH, rtol=0, atol=10 * bound, err_msg=f"step {step}")
     assert any(clipped)
     assert not all(clipped)
+
+
+def adam_update(
+    weights: Mapping[str, np.ndarray],
+    gradients: Mapping[str, np.ndarray],
+    state: reference_updates.AdamState,
+    *,
+    learning_rate: float,
+    max_grad_norm: float,
+    weight_decay: float = 0.0,
+) -> tuple[dict[str, np.ndarray], reference_updates.AdamState, float]:
+    """Return the weights after one step of Adam with global-norm clipping, its state, and the norm.
+
+    Args:
+        weights: Parameters.
+        gradients: Gradient with respect to each of them.
+        state: State before the step.
+        learning_rate: Learning rate.
+        max_grad_norm: Upper bound on the norm of all gradients together.
+        weight_decay: Factor of the weights that is added to the gradients after clipping.
+    """
+    norm = reference_updates.global_norm(gradients)
+    scale = max_grad_norm / max(norm, max_grad_norm)
+    clipped = {name: scale * gradients[name] + weight_decay * w for name, w in weights.items()}
+    return (*reference_updates.adam(weights, clipped, state, learning_rate=learning_rate), norm)

@@ -246,11 +246,10 @@ def run(name: str, body: Callable[[], int]) -> int:
         if error.errno is None:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        notes = getattr(error, "__notes__", [])
-        hint = ["free some space" + " and try again" * (not notes)] * (error.errno in NO_SPACE)
+        hint = "; free some space and try again" if error.errno in NO_SPACE else ""
         status = EXIT_USAGE if error.errno in BAD_PATH else EXIT_FAILED
         what = IN_THE_WAY if error.errno == errno.EEXIST else error.strerror
-        return _fail(name, "; ".join([f"{where}{what}", *hint, *notes]), status)
+        return _fail(name, "; ".join([f"{where}{what}{hint}", *getattr(error, "__notes__", [])]), status)
     except MemoryError as error:
         from ptb_lm.common import host  # what it imports takes longer than --help should
 

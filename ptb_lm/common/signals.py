@@ -16,7 +16,8 @@ from ptb_lm.common.program import command_name
 # The signals that ask a process to stop: Ctrl-C, kill, and a terminal that is closed.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
-REPEAT_SECONDS = 1.0  # after a signal, in which the same one is no second request
+REPEAT_SECONDS = 1.0  # in which the same signal is no second request
+ONCE = "SIGHUP"  # the signal that is never one
 PATIENCE_SECONDS = 5.0  # until a line says what a process waits for
 
 _command = ""  # the running command, which opens the line
@@ -42,7 +43,7 @@ class TrainingInterrupted(Exception):  # noqa: N818 - not an error, but an end t
 
 
 class StopRequest:
-    """While entered, remembers the first signal that asks to stop; the same one on purpose acts at once.
+    """While entered, remembers the first signal that asks to stop; the same one a second later acts at once.
 
     Another one after it changes nothing: who sends SIGINT and then SIGTERM wants the run to end, and it will.
     A signal that is ignored stays so.
@@ -73,31 +74,30 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if is_second_request(number, self._first_times) and not self.is_one_of_several:
+        if add_signal(number, self._first_times) and not self.is_one_of_several:
             signal.signal(number, self._previous[number])
             signal.raise_signal(number)
         if self.signal_number is None:
             self.signal_number = number
-            message = f"\n{signal.Signals(number).name}: finishing the step and saving"
-            if not self.is_one_of_several:
-                streams.write_to_stderr_in_handler(f"{message}; once more stops at once")
-            elif number != signal.SIGTERM:
-                streams.write_to_stderr_in_handler(message)
+            name, is_heard = signal.Signals(number).name, not self.is_one_of_several
+            again = "; once more, a second later, stops at once" if is_heard and name != ONCE else ""
+            if is_heard or number != signal.SIGTERM:
+                streams.write_to_stderr_in_handler(f"\n{name}: finishing the step and saving{again}")
 
 
-def is_second_request(number: int, first_times: dict[int, float]) -> bool:
-    """Return whether a signal that came before is sent on purpose once more.
+def add_signal(number: int, first_times: dict[int, float]) -> bool:
+    """Add a signal to those that came; return whether it came before, and is sent on purpose once more.
 
-    It is not within a second: who stops all processes of a machine or of a job signals a child to which its
-    parent hands the signal on, too. SIGHUP never is: the shell and the kernel send one each when a terminal
-    closes.
+    Within a second it is not sent on purpose. A machine that shuts down signals all processes, for example,
+    and a parent hands the signal on to a child that has it already. A terminal that closes sends SIGHUP
+    twice, by the shell and by the kernel, at any distance; so SIGHUP never counts.
 
     Args:
         number: The signal.
-        first_times: When each signal came first, by time.monotonic; this one is added if it is new.
+        first_times: When each signal came first, by time.monotonic.
     """
     first = first_times.setdefault(number, time.monotonic())
-    return time.monotonic() - first >= REPEAT_SECONDS and signal.Signals(number).name != "SIGHUP"
+    return time.monotonic() - first >= REPEAT_SECONDS and signal.Signals(number).name != ONCE
 
 
 def describe_signal(number: int) -> str:

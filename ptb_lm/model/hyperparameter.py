@@ -100,7 +100,7 @@ class Hyperparameter:
             UserError: It is of another kind, or out of bounds.
         """
         if self.is_sequence and not isinstance(value, tuple):
-            raise UserError(f"{self.flag} must be several numbers, not {value!r}")
+            raise UserError(f"{self.flag} must be a tuple (in JSON a list), not {value!r}")
         for each in value if self.is_sequence else (value,):
             if problem := self._problem(each):
                 raise UserError(f"{self.flag} {problem}")

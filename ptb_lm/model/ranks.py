@@ -21,7 +21,7 @@ Facts = Mapping[str, str]
 
 # How long processes that train together wait for one that is silent: variables of the environment, and the
 # seconds where they are not set. An ended process is noticed at once.
-STEP_TIMEOUT = "PTB_LM_STEP_TIMEOUT"  # in a training step, after the first
+STEP_TIMEOUT = "PTB_LM_STEP_TIMEOUT"  # in a training step, after the first of its window's length
 RANK_TIMEOUT = "PTB_LM_RANK_TIMEOUT"  # while a process imports, reads, compiles, or writes to a slow disk
 DEFAULT_TIMEOUTS = {STEP_TIMEOUT: 45.0, RANK_TIMEOUT: 300.0}
 MAX_TIMEOUT = 1e6  # timeouts of torch overflow with many more

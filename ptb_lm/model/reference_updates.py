@@ -88,28 +88,3 @@ def adam(
         mean, square = first[name] / (1 - BETA_1**steps), second[name] / (1 - BETA_2**steps)
         updated[name] = (w - learning_rate * mean / (np.sqrt(square) + epsilon)).astype(w.dtype)
     return updated, AdamState(steps, first, second)
-
-
-def adam_update(
-    weights: Mapping[str, Array],
-    gradients: Mapping[str, Array],
-    state: AdamState,
-    *,
-    learning_rate: float,
-    max_grad_norm: float,
-    weight_decay: float = 0.0,
-) -> tuple[dict[str, Array], AdamState, float]:
-    """Return the weights after one step of Adam with global-norm clipping, its state, and the norm.
-
-    Args:
-        weights: Parameters.
-        gradients: Gradient with respect to each of them.
-        state: State before the step.
-        learning_rate: Learning rate.
-        max_grad_norm: Upper bound on the norm of all gradients together.
-        weight_decay: Factor of the weights that is added to the gradients after clipping.
-    """
-    norm = global_norm(gradients)
-    scale = max_grad_norm / max(norm, max_grad_norm)
-    clipped = {name: scale * gradients[name] + weight_decay * w for name, w in weights.items()}
-    return (*adam(weights, clipped, state, learning_rate=learning_rate), norm)

@@ -172,7 +172,7 @@ def import_keras() -> Any:
 
     if (found := keras.config.backend()) != "tensorflow":
         raise UserError(
-            "the model cudnn on a CPU is a layer of Keras on TensorFlow, and this process has imported "
-            f"Keras on {found}; choose another model"
+            f"Keras on TensorFlow is needed, and this process has imported Keras on {found}; start another "
+            "one, or choose another model"
         )
     return keras

@@ -1,4 +1,4 @@
-"""A whole training step as a CUDA graph: captured at the first window of a length, replayed at each.
+"""A whole training step as a CUDA graph: captured at the first window of a length, and replayed.
 
 A step launches some hundred small kernels, and on a fast GPU the launches take longer than the work. A graph
 launches them all at once. What a replay reads and writes are the tensors of the capture, so that words and

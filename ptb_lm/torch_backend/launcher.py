@@ -1,8 +1,8 @@
 """Starts the processes of a training on this machine, as torchrun --standalone does, by the same library.
 
 Unlike torchrun it shares the cores out among them, hands on no signal that this process ignores, and logs
-nothing. A repeated signal ends all processes at once. If a process has ended, and no other could say so, the
-launcher does.
+nothing. A signal that is repeated, more than a second later, ends all processes at once. If a process has
+ended, and no other could say so, the launcher does.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -87,20 +88,20 @@ class _Agent(LocalElasticAgent):
 
     @override
     def _shutdown(self, death_sig: signal.Signals | None = None, *arguments: Any, **keywords: Any) -> None:
-        """Send the processes a signal and wait for them; end them at once if a signal comes that came before.
+        """Send the processes a signal and wait for them; end them at once if it is repeated on purpose.
 
         Args:
             death_sig: The signal that came; None if they end because one of them failed.
             arguments: Further arguments of the library's method.
             keywords: Further arguments of the library's method.
         """
-        first_times, sent = dict[int, float](), death_sig or signal.SIGTERM
-        signals.is_second_request(sent, first_times)
+        sent = death_sig or signal.SIGTERM
+        first_times = {death_sig.value: time.monotonic()} if death_sig else {}
         while True:
             try:
                 return super()._shutdown(sent, *arguments, **keywords)
             except SignalException as again:
-                if signals.is_second_request(again.sigval, first_times):
+                if signals.add_signal(again.sigval, first_times):
                     sent = signal.SIGKILL
 
 

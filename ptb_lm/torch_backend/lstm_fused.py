@@ -276,8 +276,10 @@ def take_last_steps(every_PH: Tensor, batch_sizes: Sequence[int]) -> Tensor:
     starts = [0, *accumulate(batch_sizes)]
     if batch_sizes[-1] == batch_sizes[0]:
         return every_PH[starts[-2] :].clone()
-    last_steps = [sum(samples > sample for samples in batch_sizes) - 1 for sample in range(batch_sizes[0])]
-    return every_PH[[starts[step] + sample for sample, step in enumerate(last_steps)]]
+    rows = {}
+    for start, samples, next_samples in zip(starts, batch_sizes, [*batch_sizes[1:], 0], strict=False):
+        rows.update({sample: start + sample for sample in range(next_samples, samples)})
+    return every_PH[[rows[sample] for sample in sorted(rows)]]
 
 
 def split_steps(every: Tensor, batch_sizes: tuple[int, ...]) -> tuple[list[Tensor], list[Tensor]]:

@@ -159,8 +159,9 @@ def apply_execution(layer: Layer, execution: str, *, window: tuple[int, int] | N
     """
     if execution == "compile":
         check_compiler()
-        # Layers of all sizes share a cache. Above its limits torch would silently not compile them.
-        torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 4096
+        # Layers of all sizes share a cache, of two entries a size: to train, and to score. Above its limits
+        # torch would silently not compile them. There are at most 1,000 layers.
+        torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 2048
         torch._dynamo.config.fail_on_recompile_limit_hit = True
         # fp32 means exact float32, even if a GPU could be faster; --precision tf32 is the faster choice.
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)

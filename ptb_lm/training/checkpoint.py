@@ -19,9 +19,8 @@ from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.tensors import SavedState
 
-SAVE_SECONDS = (
-    300.0  # the most training that a lost process may lose, but for a validation in which it is lost
-)
+# The most training that a lost process may lose. In a validation nothing is saved: what it took is lost, too.
+SAVE_SECONDS = 300.0
 # On a GPU an epoch may take two seconds, and saving one. So the ends of epochs save in a tenth of the time.
 SHARE_OF_SAVES = 0.1
 CHEAP_SECONDS = 0.2  # a save that takes no longer is done at the end of each epoch

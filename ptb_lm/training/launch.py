@@ -238,7 +238,7 @@ def run(
             return interruption.exit_status
         except LostRankError as error:
             raise LostRankError(f"{error}; {how_to_continue}", speaker=error.speaker) from None
-        except OSError as error:  # a full disk
+        except OSError as error:  # for example of a full disk
             if directory.state_path.exists():
                 error.add_note(how_to_continue)
             raise
@@ -262,9 +262,11 @@ def _resume(trainer: Trainer, directory: RunDirectory, request: TrainRequest) ->
     # A run that went on and has not been tested since still has the result of its earlier end.
     if not (result and trainer.progress.epoch == trainer.config.epochs == result["epochs"]):
         return False
-    if request.config_on_disk and request.config_on_disk.hyperparameters != trainer.config:
-        raise UserError(f"the run in {directory.path} is finished: give more --epochs to train it otherwise")
-    directory.write_config(request.run)
+    before = request.config_on_disk
+    if before and before.hyperparameters.replace(epochs=result["epochs"]) != trainer.config:
+        raise UserError(f"the run in {directory.path} is finished; other settings need more --epochs")
+    if request.run != before:
+        directory.write_config(request.run)
     directory.restore_metrics(trainer.progress.rows)
     cli.try_print_line(f"the run in {directory.path} is finished; to train it further, give more --epochs")
     display.report(result, directory)

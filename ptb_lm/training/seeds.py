@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import connection
 from pathlib import Path
@@ -82,7 +83,7 @@ def train(flag_values: dict[str, Any], train_one: TrainOne) -> int:
     except signals.StopSignal as stop:
         print_how_to_continue()
         return stop.exit_status
-    except (OSError, MemoryError):  # a full disk, or no room for what is saved
+    except (OSError, MemoryError):  # for example of a full disk, or of no room for what is saved
         print_how_to_continue()
         raise
     finally:
@@ -174,7 +175,9 @@ def _train_in_parallel(commands: dict[int, list[str]], jobs: int) -> dict[int, i
                         child = running.pop(stdout)
                         statuses[child.seed] = child.wait(is_stopped=stop.signal_number is not None)
         except BaseException as error:
-            # A signal for the second time stops them at once. After another error they save.
+            # A signal for the second time stops them at once, if they had the first for long enough. After
+            # another error they save.
+            time.sleep(WATCH_SECONDS)
             _send_signal(
                 running.values(),
                 error.exit_status - 128 if isinstance(error, signals.StopSignal) else signal.SIGTERM,

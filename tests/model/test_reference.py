@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support import assert_gradients, random_weights, random_windows
+from training_steps import adam_update
 
 from ptb_lm.model import parameters, reference, reference_updates
 from ptb_lm.model.config import Config
@@ -199,7 +200,7 @@ def test_adam_equals_torch_s() -> None:
     state, clipped = reference_updates.adam_zero_state(weights), []
     for _ in range(20):
         gradients = {name: rng.normal(size=array.shape) for name, array in weights.items()}
-        weights, state, norm = reference_updates.adam_update(
+        weights, state, norm = adam_update(
             weights, gradients, state, learning_rate=0.1, max_grad_norm=4.0, weight_decay=0.02
         )
         clipped.append(norm > 4)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from fake_graph import FakeRecorder
+from implementations import override_implementation
 from support import assert_arrays, random_weights
 
 from ptb_lm.common.errors import OutOfMemoryError, UserError
@@ -20,7 +21,7 @@ from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
-from ptb_lm.torch_backend import cpu, graph, precision
+from ptb_lm.torch_backend import graph, precision
 from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.settings import convert_allocation_errors
 from ptb_lm.torch_backend.training_step import TrainingStep
@@ -56,7 +57,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     half = precision.PRECISIONS["fp16"]._replace(loss_scale=2.0**17)
     monkeypatch.setitem(precision.PRECISIONS, "fp16", half)
     monkeypatch.setattr(graph, "_failure", None)
-    with cpu.override_implementation(kernels="torch", float32_library="MKL"):
+    with override_implementation(kernels="torch", float32_library="MKL"):
         yield
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from implementations import override_implementation
 from torch import Tensor
 
 from ptb_lm.torch_backend import cpu
@@ -49,7 +50,7 @@ def loss_errors(kernels: str, weight: Tensor, hidden_NH: Tensor, targets_N: Tens
 
 @contextlib.contextmanager
 def override(kernels: str) -> Iterator[None]:
-    with cpu.override_implementation(kernels=kernels) as chosen:
+    with override_implementation(kernels=kernels) as chosen:
         if chosen.kernels != kernels:
             pytest.skip(f"this machine has no {kernels} kernels")
         yield

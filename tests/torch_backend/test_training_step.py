@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import runs
 import torch
+from implementations import override_implementation
 from rank_program import stopped_at_question
 from support import assert_arrays, random_weights, trace_alone
 from torch import Tensor, nn
@@ -355,7 +356,7 @@ def test_float32_keeps_a_decay_and_bfloat16_s_copies_follow(tiny_config: Config)
     """Without a gradient a weight is multiplied by 1 - rate * T * decay, by the kernels and by torch."""
     for kernels in cpu.KERNELS:
         for precision in ("fp32", "bf16"):
-            with cpu.override_implementation(kernels=kernels):
+            with override_implementation(kernels=kernels):
                 weights = torch.randn(31, 5, generator=torch.Generator().manual_seed(1))
                 compute = weights if precision == "fp32" else weights.bfloat16()
                 masters = Masters([compute], torch.float32)

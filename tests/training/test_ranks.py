@@ -25,6 +25,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from ptb_lm import train
+from ptb_lm.common import signals
 from ptb_lm.common.errors import LostRankError, UserError
 from ptb_lm.common.program import CONTINUATION
 from ptb_lm.common.signals import StopRequest
@@ -291,18 +292,21 @@ def test_a_failed_rendezvous_is_a_user_error(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("first", "more", "sent"),
+    ("first", "more", "sent", "seconds"),
     [
-        ([], ["SIGTERM"], ["SIGTERM", "SIGTERM"]),  # a process failed; no signal came before
-        ([], ["SIGTERM", "SIGTERM"], ["SIGTERM", "SIGTERM", "SIGKILL"]),
-        (["SIGTERM"], ["SIGTERM"], ["SIGTERM", "SIGKILL"]),
-        (["SIGINT"], ["SIGTERM", "SIGINT"], ["SIGINT", "SIGINT", "SIGKILL"]),
+        ([], ["SIGTERM"], ["SIGTERM", "SIGTERM"], 0),  # a process failed; no signal came before
+        ([], ["SIGTERM", "SIGTERM"], ["SIGTERM", "SIGTERM", "SIGKILL"], 0),
+        (["SIGTERM"], ["SIGTERM"], ["SIGTERM", "SIGKILL"], 0),
+        (["SIGTERM"], ["SIGTERM"], ["SIGTERM", "SIGTERM"], 60),
+        (["SIGHUP"], ["SIGHUP"], ["SIGHUP", "SIGHUP"], 0),
+        (["SIGINT"], ["SIGTERM", "SIGINT"], ["SIGINT", "SIGINT", "SIGKILL"], 0),
     ],
 )
 def test_the_launcher_kills_only_at_a_repeated_signal(
-    first: list[str], more: list[str], sent: list[str], monkeypatch: pytest.MonkeyPatch
+    first: list[str], more: list[str], sent: list[str], seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Signals come while it waits for the processes; `wait` stands in for that."""
+    monkeypatch.setattr(signals, "REPEAT_SECONDS", seconds)
     coming, found = iter(more), []
 
     def wait(_: Any, number: signal.Signals, **__: Any) -> None:
@@ -370,10 +374,10 @@ def test_a_silent_rank_is_named_and_a_repeated_signal_ends_all(
     for number in (signal.SIGINT, signal.SIGTERM):  # another signal changes nothing
         process.send_signal(number)
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.5)
+            process.wait(1.0)
     process.send_signal(signal.SIGINT)
-    # 1 if the launcher had noticed before the first signal that a process had failed.
-    assert process.wait() in (128 + signal.SIGINT, 1)
+    # 1 if the launcher had noticed before the first signal that a process had failed. It waits for 30 s.
+    assert process.wait(15) in (128 + signal.SIGINT, 1)
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks.values())
     said = kill_ranks.log(run).read_text()
     assert re.search(r"\d+ seconds; .*: ptb-lm train --resume", said)

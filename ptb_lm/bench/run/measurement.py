@@ -282,17 +282,14 @@ class Measurement:
         return f"it was compared on a batch of {every} rows of which {distinct} are distinct"
 
     def _startup(self, worker: pool.Worker, pass_name: str, warm_up: WarmUp) -> dict[str, float]:
-        """Return the seconds before the first timed block, none of them twice.
-
-        The first training step of all is a comparison's.
-        """
+        """Return the seconds before the first timed block; those of a comparison's training step once."""
         seconds = {name: worker.facts[name] for name in ("check_seconds", "build_seconds")}
         seconds |= warm_up._asdict()
-        if first := worker.facts.get("first_step_seconds"):
-            seconds["check_seconds"] -= first
-            if pass_name == "train":
-                seconds["first_step_seconds"] = first
-                seconds["warm_up_seconds"] += first
+        first = worker.facts.get("first_step_seconds", 0.0) * ("train" in self.workload.passes)
+        seconds["check_seconds"] -= first
+        if first and pass_name == "train":
+            seconds["first_step_seconds"] = first
+            seconds["warm_up_seconds"] += first
         return seconds
 
     def _plan(self, variant: Variant, pass_name: str, warm_up: WarmUp) -> Plan:

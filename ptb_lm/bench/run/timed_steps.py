@@ -22,7 +22,7 @@ FIRST_STEPS = 3  # of a run; the loss of the third depends on the gradients of t
 # A block is planned longer than its workload says by this factor: a processor that speeds up after the
 # warm-up makes it shorter than planned, at times by half.
 ROOM = 1.5
-WARM_UP_PART = 0.2  # of the seconds that a pass may take; its warm-up may take as many again
+WARM_UP_PART = 0.2  # of the limit for the blocks of a pass: what its warm-up may take
 
 
 class WarmUp(NamedTuple):
@@ -55,21 +55,23 @@ class Plan:
 
     def note(self, warm_up: WarmUp, workload: Workload) -> str | None:
         """Say what was cut, and by which limit; None if nothing was."""
-        cuts = [
-            f"{done} of {wanted} {what} (limit: {limit:g} s)"
-            for done, wanted, what, limit in (
-                (self.most_rounds, workload.rounds, "rounds", self.limit),
-                (self.steps, self.full_steps, "steps a round", self.limit),
-                (
-                    warm_up.warm_up_steps,
-                    workload.warm_up_steps,
-                    "steps to warm up",
-                    WARM_UP_PART * self.limit,
-                ),
+        return (
+            ", ".join(
+                f"{done} of {wanted} {what} (limit: {limit:g} s)"
+                for done, wanted, what, limit in (
+                    (self.most_rounds, workload.rounds, "rounds", self.limit),
+                    (self.steps, self.full_steps, "steps a round", self.limit),
+                    (
+                        warm_up.warm_up_steps,
+                        workload.warm_up_steps,
+                        "steps to warm up",
+                        WARM_UP_PART * self.limit,
+                    ),
+                )
+                if done < wanted
             )
-            if done < wanted
-        ]
-        return ", ".join(cuts) or None
+            or None
+        )
 
 
 def plan_blocks(workload: Workload, *, step_seconds: float, limit: float, steps: int | None = None) -> Plan:

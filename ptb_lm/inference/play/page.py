@@ -160,8 +160,7 @@ def description(model: LanguageModel) -> str:
     Raises:
         UserError: The run's result cannot be read.
     """
-    directory = run_folders.find(model.run)
-    result = directory.read_result()
+    result = run_folders.find(model.run).read_result()
     test = f", test perplexity {result['test_perplexity']:.2f}" if result else ""
     line = f"{streams.escape_controls(str(model.run))}: {len(model.vocabulary):,} words{test}"
     if model.vocabulary.unknown is not None:
