@@ -96,8 +96,9 @@ def add_signal(number: int, first_times: dict[int, float]) -> bool:
         number: The signal.
         first_times: When each signal came first, by time.monotonic.
     """
-    first = first_times.setdefault(number, time.monotonic())
-    return time.monotonic() - first >= REPEAT_SECONDS and signal.Signals(number).name != ONCE
+    now = time.monotonic()
+    is_new, first = number not in first_times, first_times.setdefault(number, now)
+    return not is_new and now - first >= REPEAT_SECONDS and signal.Signals(number).name != ONCE
 
 
 def describe_signal(number: int) -> str:
