@@ -125,7 +125,7 @@ def is_slow(precision: str, choice: Choice) -> bool:
     if precision not in ("bf16", "fp16"):
         return False
     machine = _examine(choice, SINGLE_PROCESS)
-    return machine.device == "cpu" and (precision == "fp16" or BFLOAT16 not in machine.features)
+    return machine.device == "cpu" if precision == "fp16" else BFLOAT16 not in machine.features
 
 
 def _examine(choice: Choice, ranks: Ranks) -> Machine:

@@ -103,8 +103,10 @@ class Runtime:
         if self.device.type == "cuda":
             if self.model == "persistent" and self.dtype != torch.float16:
                 hints.append("--model persistent is for --precision fp16: in others it is slower than cudnn")
-            if self.precision.tf32 and torch.cuda.get_device_capability(self.device) < (8, 0):
-                hints.append("tf32 computes as fp32 does on this GPU: its compute capability is below 8.0")
+            if (self.precision.tf32 or self.dtype == torch.bfloat16) and torch.cuda.get_device_capability(
+                self.device
+            ) < (8, 0):
+                hints.append("tf32 and bf16 gain nothing on this GPU: its compute capability is below 8.0")
             return hints
         if self.dtype == torch.float16:
             hints.append("fp16 is slow on a CPU")
@@ -212,11 +214,14 @@ def examine(device: str) -> Machine:
         device: "auto", "cpu" or "cuda".
     """
     if device != "cpu" and gpu.is_usable():
-        is_hopper = torch.cuda.get_device_capability() == (9, 0)
+        features = {
+            rules.BFLOAT16: torch.cuda.get_device_capability() >= (8, 0),
+            rules.HOPPER: torch.cuda.get_device_capability() == (9, 0),
+        }
         return Machine(
             device="cuda",
             name=f"the GPU {torch.cuda.get_device_name()}",
-            features=frozenset({rules.HOPPER} if is_hopper else ()),
+            features=frozenset(feature for feature, there in features.items() if there),
         )
     products = cpu.bfloat16_products()
     types = [torch.float32, *([torch.bfloat16] if products else [])]

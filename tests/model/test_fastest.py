@@ -214,7 +214,8 @@ def test_on_a_gpu_that_was_not_measured_the_user_is_told_what_to_try(
         (NATIVE, "fp16", True),
         (CPU, "fp64", False),
         ({HOPPER}, "fp16", False),
-        ({GPU}, "bf16", False),
+        ({GPU}, "bf16", True),
+        ({GPU, BFLOAT16}, "bf16", False),
     ],
 )
 def test_half_precision_is_slow_without_instructions_for_it(

@@ -314,10 +314,14 @@ def test_the_engine_names_the_library_that_trains_on_a_cpu(
     assert runtime.engine == f"torch.nn.LSTM on cpu ({library})"
 
 
-def test_a_gpu_without_tf32_says_that_it_computes_in_fp32(place_on_gpu: Callable[..., Runtime]) -> None:
-    assert place_on_gpu((8, 0), model="cudnn", precision="tf32").hints == []
-    (hint,) = place_on_gpu((7, 5), model="cudnn", precision="tf32").hints
-    assert "tf32 computes as fp32" in hint
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_a_gpu_says_what_it_has_no_instructions_for(
+    precision: str, place_on_gpu: Callable[..., Runtime]
+) -> None:
+    assert place_on_gpu((8, 0), model="cudnn", precision=precision).hints == []
+    (hint,) = place_on_gpu((7, 5), model="cudnn", precision=precision).hints
+    assert precision in hint
+    assert "below 8.0" in hint
 
 
 @pytest.mark.parametrize(
