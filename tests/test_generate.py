@@ -50,7 +50,7 @@ def test_a_prompt_cannot_steer_a_terminal(run: Path, monkeypatch: pytest.MonkeyP
     terminal = runs.Terminal()
     monkeypatch.setattr("sys.stdout", terminal)
     assert runs.run_command(generate, run, "--prompt", "a \x1b[31m\nb", "--length", 1) == 0
-    assert terminal.getvalue().startswith("a \\x1b[31m\nb ")
+    assert terminal.getvalue().startswith("a \\x1b[31m\nb")
 
 
 def test_a_text_is_its_prompt_and_the_words_that_follow(
