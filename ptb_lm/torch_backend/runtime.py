@@ -103,9 +103,8 @@ class Runtime:
         if self.device.type == "cuda":
             if self.model == "persistent" and self.dtype != torch.float16:
                 hints.append("--model persistent is for --precision fp16: in others it is slower than cudnn")
-            if (self.precision.tf32 or self.dtype == torch.bfloat16) and torch.cuda.get_device_capability(
-                self.device
-            ) < (8, 0):
+            is_old = torch.cuda.get_device_capability(self.device) < (8, 0)
+            if is_old and (self.precision.tf32 or self.dtype == torch.bfloat16):
                 hints.append("tf32 and bf16 gain nothing on this GPU: its compute capability is below 8.0")
             return hints
         if self.dtype == torch.float16:

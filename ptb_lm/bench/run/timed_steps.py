@@ -55,23 +55,16 @@ class Plan:
 
     def note(self, warm_up: WarmUp, workload: Workload) -> str | None:
         """Say what was cut, and by which limit; None if nothing was."""
-        return (
-            ", ".join(
-                f"{done} of {wanted} {what} (limit: {limit:g} s)"
-                for done, wanted, what, limit in (
-                    (self.most_rounds, workload.rounds, "rounds", self.limit),
-                    (self.steps, self.full_steps, "steps a round", self.limit),
-                    (
-                        warm_up.warm_up_steps,
-                        workload.warm_up_steps,
-                        "steps to warm up",
-                        WARM_UP_PART * self.limit,
-                    ),
-                )
-                if done < wanted
+        cuts = [
+            f"{done} of {wanted} {what} (limit: {part * self.limit:g} s)"
+            for done, wanted, what, part in (
+                (self.most_rounds, workload.rounds, "rounds", 1),
+                (self.steps, self.full_steps, "steps a round", 1),
+                (warm_up.warm_up_steps, workload.warm_up_steps, "steps to warm up", WARM_UP_PART),
             )
-            or None
-        )
+            if done < wanted
+        ]
+        return ", ".join(cuts) or None
 
 
 def plan_blocks(workload: Workload, *, step_seconds: float, limit: float, steps: int | None = None) -> Plan:
