@@ -14,8 +14,11 @@ from ptb_lm.model.config import Config
 
 # In a process of its own: the first rank joins the others there.
 PROGRAM = """
+import atexit
 import sys
 import numpy as np
+import torch.distributed
+atexit.register(lambda: print("joined" if torch.distributed.is_initialized() else "left"))  # after all others
 from ptb_lm.bench.variants import LANGUAGE_MODELS
 from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import LanguageTask
@@ -70,4 +73,4 @@ def test_two_processes_compute_what_the_reference_does(keep_prob: str, dropout: 
         timeout=300,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith(dropout)
+    assert done.stdout.endswith(f"{dropout}left\n")
