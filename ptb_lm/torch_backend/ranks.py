@@ -4,6 +4,7 @@ torchrun starts them, or anything that sets RANK, WORLD_SIZE, MASTER_ADDR and MA
 of a training step go through gloo, on a GPU too: nothing there waits for the device.
 """
 
+import atexit
 import contextlib
 import os
 import socket
@@ -57,6 +58,7 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
             store: Any = _open_store(rank, wait)
             store = PrefixStore(_agree_on_session(store, rank, size, seconds=wait.total_seconds()), store)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
+        atexit.register(_leave)  # a thread of gloo that outlives the interpreter aborts the process
         return TorchRanks(store, rank, size, reduce_precision=reduce_precision)
     except (RuntimeError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
@@ -272,5 +274,9 @@ class TorchRanks(Ranks):
 
     def leave(self) -> None:
         """Close the connections."""
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        _leave()
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

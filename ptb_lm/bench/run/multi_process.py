@@ -7,7 +7,6 @@ over the words stands for what the trainer's ranks agree on after each step.
 Shapes: B = batch, T = time steps, L = length of a row.
 """
 
-import atexit
 import functools
 import os
 import pickle
@@ -67,7 +66,6 @@ class Rank:
         torch.set_num_threads(self.threads)  # it may have counted them already
         join = choice.import_function(choice.framework_row.join)
         self.ranks: Ranks = join(device=choice.device, reduce_precision="fp32")
-        atexit.register(self.ranks.leave)  # a thread of gloo that outlives the interpreter aborts the process
         self.rows = self.ranks.share(config.batch_size)
         self.model: Any = backend.build(config, weights, choice, self.ranks)
         self.model.prepare_training()
