@@ -172,6 +172,21 @@ def all_of_them(runs: pd.DataFrame) -> str:
     return "\n".join(parts)
 
 
+_BY_HOURS: dict[str, CellWriter] = {
+    "hours:": lambda run: f"{run['seconds'].iloc[0] / 3600:.1f}",
+    **{name: _ROWS[name] for name in (f"`{cli.TRAIN}` …", "epochs (best):", "valid:", "test:", "device")},
+    "id in runs.csv": _ROWS["ids in runs.csv"],
+}
+
+
+def by_hours(runs: pd.DataFrame) -> str:
+    """Return the table of the finished runs of two CPU threads that validate better than all faster ones."""
+    two = runs["machine"].str.endswith(", threads: 2") & (runs["data"] == PTB) & runs["has_ended"]
+    fastest_first = runs[two].sort_values("seconds")
+    best_so_far = fastest_first["valid"].cummin().shift(fill_value=math.inf)
+    return show(fastest_first[fastest_first["valid"] < best_so_far], _BY_HOURS, ["id"])
+
+
 _SHORT: dict[str, CellWriter] = {
     "configuration": lambda runs: runs["title"].iloc[0],
     "test perplexity, best epoch:": _mean("test", strong=True),

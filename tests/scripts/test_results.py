@@ -114,6 +114,29 @@ def test_the_table_of_perplexities_has_presets_and_tied_weights(
     assert published == expected
 
 
+def test_the_table_by_hours_has_each_run_of_two_threads_that_no_faster_one_beats(tmp_path: Path) -> None:
+    (row,) = store.rows(ROOT / "results", store.RUNS, "medium-cudnn-cpu")
+    two, one = "CPU, threads: 2", "CPU, threads: 1"
+    for name, machine, seconds, valid, test in [
+        ("best", two, 7200, 75.0, 74.0),
+        ("dominated", two, 5400, 81.0, 73.0),
+        ("first", two, 3600, 80.0, 79.0),
+        ("one-thread", one, 60, 70.0, 69.0),
+        ("gpu", "NVIDIA H200", 60, 70.0, 69.0),
+        ("not-ended", two, 60, 70.0, None),
+    ]:
+        run = {**row, "id": name, "machine": machine, "seconds": seconds, "valid": valid, "test": test}
+        store.put(tmp_path, store.RUNS, [run], "id")
+        curve = {"id": name, "epoch": 1, "train_perplexity": 5.0, "valid_perplexity": valid}
+        store.put(tmp_path, store.curves("medium"), [curve], "id", sort=["id", "epoch"])
+    _, _, *lines = run_tables.by_hours(run_tables.read(tmp_path)).strip().splitlines()
+    cells = [line.strip("| ").split(" | ") for line in lines]
+    assert [(row[0], row[3], row[-1]) for row in cells] == [
+        ("1.0", "80.00", "`first`"),
+        ("2.0", "75.00", "`best`"),
+    ]
+
+
 @pytest.mark.slow
 def test_a_run_is_kept_with_its_curve_and_replaced_only_by_one_that_has_ended(tmp_path: Path) -> None:
     data, results = runs.write_corpus(tmp_path / "data"), tmp_path / "results"
