@@ -51,6 +51,8 @@ def parse_flags(*flags: str) -> dict[str, Any]:
         (("--config", "awd", "--num-layers", "2"), (1150, 1150)),
         (("--config", "awd", "--hidden-size", "30"), (30, 30, 30)),
         (("--config", "awd", "--hidden-size", "30", "--num-layers", "1"), (30,)),
+        (("--config", "awd", "--num-layers", "3"), (1150, 1150, 400)),
+        (("--config", "awd", "--hidden-size", "1150", "--num-layers", "3"), (1150, 1150, 400)),
         (("--config", "medium", "--num-layers", "3"), (650, 650, 650)),
     ],
     ids=str,
