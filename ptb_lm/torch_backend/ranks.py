@@ -58,7 +58,6 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
             store: Any = _open_store(rank, wait)
             store = PrefixStore(_agree_on_session(store, rank, size, seconds=wait.total_seconds()), store)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
-        atexit.register(_leave)  # a thread of gloo that outlives the interpreter aborts the process
         return TorchRanks(store, rank, size, reduce_precision=reduce_precision)
     except (RuntimeError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
@@ -147,6 +146,7 @@ class TorchRanks(Ranks):
 
     def __init__(self, store: Any, rank: int, size: int, *, reduce_precision: str = "fp32") -> None:
         super().__init__(reduce_precision=reduce_precision)
+        atexit.register(self.leave)  # a thread of gloo that outlives the interpreter aborts the process
         self.rank, self.size = rank, size
         self._store = PrefixStore("ptb_lm", store)
         self._step_timeout, self._rank_timeout = timeout(STEP_TIMEOUT), timeout(RANK_TIMEOUT)
@@ -274,9 +274,5 @@ class TorchRanks(Ranks):
 
     def leave(self) -> None:
         """Close the connections."""
-        _leave()
-
-
-def _leave() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
