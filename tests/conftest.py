@@ -22,6 +22,7 @@ with contextlib.suppress(ImportError):
 import runs  # noqa: E402
 from support import ROOT  # noqa: E402
 
+from ptb_lm.common import signals  # noqa: E402
 from ptb_lm.common.host import REPOSITORY_VARIABLES  # noqa: E402
 from ptb_lm.model.config import Config  # noqa: E402
 from ptb_lm.model.presets import SMALL  # noqa: E402
@@ -64,6 +65,13 @@ def plain_run(small_corpus: Path) -> Iterator[Path]:
     before = runs.files(run)
     yield run
     assert runs.files(run) == before, "a test has changed the run that others look at"
+
+
+@pytest.fixture(autouse=True)
+def unanswered() -> Iterator[None]:
+    """Let no test stop for a signal that an earlier one has answered: pytest goes on where a command ends."""
+    yield
+    signals.answered_signal = None
 
 
 @pytest.fixture
