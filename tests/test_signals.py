@@ -121,6 +121,37 @@ def test_sigint_and_then_sigterm_is_one_request(data: Path, expected: Expected, 
     assert_goes_on(tmp_path / "run", expected)
 
 
+def test_a_signal_waits_for_torch_s_compiler(data: Path, tmp_path: Path) -> None:
+    """A terminal sends it Ctrl-C too; it would leave an empty library, over which the next run fails."""
+    compiler, begun = tmp_path / "compiler", tmp_path / "begun"
+    compiler.write_text(
+        f"#!{sys.executable} -S\nimport os, pathlib, sys, time\n"
+        "if any(name.endswith('.main.so') for name in sys.argv):\n"
+        f"    pathlib.Path({str(begun)!r}).touch()\n"
+        "    time.sleep(0.5)\n"
+        "os.execvp('g++', ['g++', *sys.argv[1:]])\n"
+    )
+    compiler.chmod(0o755)
+    sizes = ("--num-layers", "1", "--num-steps", "2", "--batch-size", "30")
+    flags = (*sizes, "--model", "basic", "--execution", "compile", "--epochs", "1")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ptb_lm.train", *runs.arguments(data, tmp_path / "run", *flags)],
+        env={**os.environ, "CXX": str(compiler), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not begun.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    _, stderr = process.communicate()
+    assert process.returncode == 130, stderr
+    assert "SIGINT: saved; continue with: " in stderr
+    assert "Traceback" not in stderr
+    assert all(path.stat().st_size for path in (tmp_path / "cache").rglob("*.so"))
+
+
 def test_signals_without_end_leave_what_goes_on(data: Path, expected: Expected, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with training(data, run) as process:

@@ -6,14 +6,16 @@ Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 import os
 import platform
 import shutil
+import signal
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache, partial
 from typing import Any, cast
 
 import torch
 
+from ptb_lm.common import signals
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import cells, rules
 from ptb_lm.model.choice import Choice
@@ -160,6 +162,7 @@ def apply_execution(layer: Layer, execution: str, *, window: tuple[int, int] | N
     """
     if execution == "compile":
         check_compiler()
+        _hold_signals_while_compiling()
         # Layers of all sizes share a cache, of two entries a size: to train, and to score. Above its limits
         # torch would silently not compile them. There are at most 1,000 layers.
         torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 2048
@@ -189,6 +192,25 @@ def check_compiler() -> None:
         raise UserError(
             "--execution compile needs a C++ compiler; install g++ or set CXX to one, without arguments"
         )
+
+
+@cache
+def _hold_signals_while_compiling() -> None:
+    """Let signals that ask to stop wait while torch.compile compiles.
+
+    A terminal sends Ctrl-C to the compiler too, which would end. Then torch raises an error, and leaves an
+    empty library in its cache, over which later runs fail. A process inherits what its parent blocks.
+    """
+    masks: list[set[int]] = []
+
+    def hold(_: object) -> None:
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, signals.SIGNALS))
+
+    def let_through(_: object) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
+
+    torch._dynamo.callback.on_compile_start(hold)
+    torch._dynamo.callback.on_compile_end(let_through)
 
 
 def _run_profiled_steps(scripted: Layer, layer: Layer, batch_size: int, steps: int) -> None:
