@@ -119,9 +119,12 @@ def _tune(
         fixed=request.fixed,
         on_trial=lambda settings, perplexity: print_line(f"  {perplexity:8.3f}  {_describe(settings)}"),
     )
-    # Of equals min returns the first, and the first trial is the unadapted model.
-    if min(trials, key=trials.__getitem__) is None:
-        print_line("none of them is better than not adapting")
+    without, name = trials[None], "not adapting"
+    for part in (adaptation.dynamic, adaptation.cache):
+        if part is not None:
+            if not trials[part] < without:
+                print_line(f"none of these is better than {name}: {part.kind}")
+            without, name = trials[part], "dynamic evaluation alone"
     return adaptation, trials, text
 
 
