@@ -131,9 +131,10 @@ def cache_log_shares(text: ScoredText, *, words: int, theta: float) -> Tensor:
         scores_CK.masked_fill_((behind_CK < 1) | (behind_CK > words), -torch.inf)
         same_CK = targets_N[begin:end, None] == targets_N[None, first:end]
         same_word_C = scores_CK.masked_fill(~same_CK, -torch.inf).logsumexp(1)
-        # The first word of all has no pair to look at: its sum is zero, and the difference no number.
-        pieces.append((same_word_C - scores_CK.logsumexp(1)).nan_to_num_(nan=-torch.inf, neginf=-torch.inf))
-    return torch.cat(pieces)
+        pieces.append(same_word_C - scores_CK.logsumexp(1))
+    shares_N = torch.cat(pieces)
+    shares_N[:1] = -torch.inf  # the first word of all has no pair to look at: the difference is no number
+    return shares_N
 
 
 @torch.no_grad()

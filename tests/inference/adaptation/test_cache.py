@@ -101,3 +101,12 @@ def test_a_weight_near_1_leaves_every_word_possible() -> None:
     text = scored(log_p_N, hidden_NH, np.array([0, 1]))
     found = adapted_scorer.add_cache(text, NeuralCache(words=3, theta=1.0, weight=0.99999999))
     np.testing.assert_allclose(found, [np.log(0.5), np.log(0.5) + np.log1p(-0.99999999)], rtol=1e-6)
+
+
+def test_scores_that_overflow_are_no_number() -> None:
+    """Not a cache without a share, whose probabilities would not sum to one."""
+    hidden_NH, p_NV, targets_N = drawn(9, seed=5)
+    hidden_NH = 10 * hidden_NH.astype(np.float32)
+    text = scored(np.log(p_NV[:, 1], dtype=np.float32), hidden_NH, np.zeros_like(targets_N))
+    found = adapted_scorer.add_cache(text, NeuralCache(words=3, theta=3e38, weight=0.5))
+    assert not found[1:].isfinite().any()
