@@ -178,6 +178,15 @@ SOURCES: dict[str, Callable[[Path], LogP]] = {
     # A square kernel has no bias beside it that tells its axes.
     "square.weights.h5": lambda path: save_keras(path, "LSTM", units=V, softmax={"use_bias": False}),
     "gru.npz": lambda path: save_keras(path, "GRU"),
+    # The names of one layer and of the embedding begin as a run's do.
+    "embedding.pt": lambda path: save_torch(
+        path,
+        stack([3, 3], ("embedding", "lstm", "out")),
+        lambda state: {
+            name.replace("embedding.weight", "embedding").replace(".8", ""): value
+            for name, value in state.items()
+        },
+    ),
     # The model of the run, block_fused, does not compute the new cell.
     "a run": lambda path: save_torch(
         runs.write_run(path, WORDS, model="block_fused") / "weights.safetensors", word_language_model(nn.GRU)
@@ -288,6 +297,9 @@ WRONG: dict[str, tuple[Callable[[State], Any], str, Sequence[str]]] = {
         WORDS,
     ),
     "empty": (lambda state: b"", "empty", WORDS),
+    "a list": (lambda state: [*state.values()], "no state_dict .* list", WORDS),
+    "a tensor": (lambda state: state["encoder.weight"], "no state_dict .* Tensor", WORDS),
+    "numbers for names": (lambda state: dict(enumerate(state.values())), "holds 0", WORDS),
     "text": (lambda state: b"text\n" * 9, "text", WORDS),
     "damaged.h5": (lambda state: b"\x89HDF\r\n\x1a\n" + bytes(90), "damaged", WORDS),
     "damaged.safetensors": (lambda state: safetensors.torch.save(state)[:-4], "damaged", WORDS),

@@ -154,6 +154,8 @@ def read_tensors(path: Path) -> Arrays:
     path.open("rb").close()  # libraries say less clearly that it cannot be
     try:
         found = READERS.get(path.suffix, _read_torch)(path)
+        if not isinstance(found, Mapping):
+            raise UserError(f"{path} holds no state_dict of a model but a {type(found).__name__}")
         # A checkpoint holds the model's state_dict beside the optimizer's and more.
         states = [*filter(None, map(_floats, (found, *found.values())))]
     except (UserError, MemoryError):
@@ -177,7 +179,8 @@ def _floats(table: Any) -> Arrays:
     tensors = {
         name: torch.as_tensor(value)
         for name, value in values
-        if isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind == "f")
+        if isinstance(name, str)
+        and (isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind == "f"))
     }
     return {
         name: tensor.detach().float().numpy()

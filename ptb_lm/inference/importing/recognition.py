@@ -39,6 +39,7 @@ ERROR_CHARACTERS = 400  # characters of names and shapes in an error
 # The number of a layer may follow its parameter's name, as in weight_hh_l0. Weight drop calls the weights
 # without dropout, which are those of evaluation, weight_hh_l0_raw. Keras 2 ends a name with :0.
 _NAME = re.compile(r"(?P<module>(?:.*[./])?)(?P<leaf>.*?)(?P<layer>_l\d+)?(?P<raw>_raw)?(?::0)?", re.DOTALL)
+_CANONICAL = re.compile(r"\.\d+\.recurrent_kernel$")
 _EMBEDDING = re.compile("emb|encoder|lookup|wte", re.IGNORECASE)
 # The names of a softmax that have such a part, too: unembed, output_embedding, embed_out.
 _SOFTMAX = re.compile(r"(?:\b|_)(?:(?:un|de)_?emb|out(?:put)?(?:\b|_|emb))", re.IGNORECASE)
@@ -59,7 +60,9 @@ def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Ar
     Raises:
         UserError: It is no such model, or the part that a tensor has in it is not clear.
     """
-    is_canonical = "embedding" in tensors and any(map(parameters.owner, tensors))
+    is_canonical = "embedding" in tensors and any(
+        parameters.owner(name) and _CANONICAL.search(name) for name in tensors
+    )
     kind, weights = ("ptb_lm", tensors) if is_canonical else _translate(tensors, vocabulary_size)
     cell, is_tied = parameters.cell_of(weights), "softmax.kernel" not in weights
     units = [
