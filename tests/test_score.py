@@ -236,6 +236,8 @@ def test_n_best_lists_are_rescored(
     told = json.loads(first)
     assert (told["id"], told["text"], told["score"]) == given[best[0]]
     assert told["log_probability"] == pytest.approx(model.score(told["text"])[0].total, abs=1e-6)
+    (first, *_) = run_score(capsys, run, path, "--n-best", "--format", "jsonl", "--bits", *flags)
+    assert (told["unit"], json.loads(first)["unit"]) == ("nats", "bits")
 
 
 def test_unknown_words_of_an_n_best_list_are_told(

@@ -31,6 +31,7 @@ class Hypothesis(NamedTuple):
     total: float  # both, weighted
     tokens: int  # its words and `<eos>`
     unknown: int  # how many of them the vocabulary lacks
+    unit: Unit  # of the log-probability
 
 
 def rescore(
@@ -76,7 +77,7 @@ def rescore(
         total += word_bonus * (tokens - 1)
         if not math.isfinite(total):
             raise LineError(number, "its total is beyond the largest float; choose smaller weights")
-        yield Hypothesis(name, text, score, sentence.total, total, tokens, sentence.unknown)
+        yield Hypothesis(name, text, score, sentence.total, total, tokens, sentence.unknown, unit)
 
 
 def best(hypotheses: Iterable[Hypothesis]) -> Iterator[Hypothesis]:
