@@ -47,6 +47,13 @@ def test_a_machine_that_is_twice_as_slow_has_the_same_ratios(tmp_path: Path) -> 
     assert "cpu Slow" in found.lead[1]
 
 
+def test_what_is_measured_once_more_is_no_further_ratio(tmp_path: Path) -> None:
+    speeds = {**SPEEDS, "torch/basic#again": 1.0}
+    found, small = comparison(tmp_path, rounds(speeds, seed=1), rounds(speeds, seed=2))
+    assert found.title.startswith("2 of 2 ratios agree")
+    assert "torch/basic#again" in small
+
+
 def test_a_verdict_by_rounds_alone_says_so(tmp_path: Path) -> None:
     """The variants of B have a process each, in which they do all rounds."""
     a = list(rounds(SPEEDS, seed=1))
