@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from ptb_lm.common import cli, files, signals, streams
+from ptb_lm.common import cli, files, json_files, signals, streams
 from ptb_lm.common.errors import UserError
 from ptb_lm.training.run_directory import RunDirectory
 from results import flags, keep, pages, plan, records, run_tables
@@ -125,7 +125,7 @@ class _Work:
         out = self.root / "bench" / f"reproduce-{self._fill(step.id)}"
         command = step.command(self.device)
         is_there = False
-        if step.keep == plan.ADAPTATION and not (is_there := self._is_adapted(step, out / "result.json")):
+        if step.keep == plan.ADAPTATION and not (is_there := self._is_adapted(step, command, out)):
             (out / "result.json").unlink(missing_ok=True)  # which is never replaced
         if not is_there and (status := self._run(command, out)):
             return status
@@ -138,10 +138,14 @@ class _Work:
             keep.study(self.results, out, step.keep, name, command=command)
         return 0
 
-    def _is_adapted(self, step: Step, result: Path) -> bool:
-        """Return whether a run that adapts was tested with the weights that it has now."""
+    def _is_adapted(self, step: Step, command: str, out: Path) -> bool:
+        """Return whether a run that adapts was tested by this command, with the weights that it has now."""
         run = RunDirectory(self.root / "checkpoints" / f"reproduce-{self._fill(step.after)}")
-        return result.exists() and result.stat().st_mtime >= run.weights_path.stat().st_mtime
+        result = out / "result.json"
+        if not result.exists() or result.stat().st_mtime < run.weights_path.stat().st_mtime:
+            return False
+        made = json_files.read(result, remedy="remove it")["command"]
+        return shlex.split(made) == shlex.split(command)
 
     def _has_run_of(self, result: str) -> bool:
         runs = run_tables.read(self.results)

@@ -16,6 +16,7 @@ from results.reproduce import _Work
 from support import ROOT
 
 from ptb_lm import train
+from ptb_lm.common import json_files
 from ptb_lm.data import corpus
 from ptb_lm.training.run_directory import RunDirectory
 from results import keep, plan, store
@@ -177,7 +178,7 @@ def test_an_adapted_test_is_made_again_when_its_run_was(
     def evaluate(self: _Work, command: str, out: Path) -> int:
         tested.append((out / "result.json").exists())
         out.mkdir(parents=True, exist_ok=True)
-        (out / "result.json").touch()
+        json_files.write(out / "result.json", {"command": command})
         return 0
 
     monkeypatch.setattr(_Work, "_listen", lambda self: None)
@@ -192,6 +193,9 @@ def test_an_adapted_test_is_made_again_when_its_run_was(
     os.utime(run.weights_path, (later, later))
     assert work._do(step) == 0
     assert (len(found), tested) == (3, [False, False])
+    json_files.write(found[0], {"command": f"python -m {step.run} --cache-theta 1"})
+    assert work._do(step) == 0
+    assert (len(found), tested) == (4, [False] * 3), "it was made by other flags"
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
