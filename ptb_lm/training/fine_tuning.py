@@ -72,12 +72,14 @@ class ParentRun:
                 raise UserError(f"{here} contradicts the run {self.directory.path}, which has {there}")
         check_effects(before, {name: value for name, value in flag_values.items() if name in STRUCTURE})
         self._check_scales(flag_values)
+        own_text = {} if "data" in flag_values else self._own_text()
+        data = {**own_text, **flag_values}["data"]
         flag_values = {
             "framework": self.run.choice.framework,
-            **({} if "data" in flag_values else self._own_text()),
+            **own_text,
+            **self._held_out(data, flag_values),
             **flag_values,
         }
-        data = flag_values["data"]
         return RunConfig(
             config=self.run.config,
             recipe=self.run.recipe,
@@ -101,11 +103,27 @@ class ParentRun:
             )
 
     def _own_text(self) -> dict[str, Any]:
-        """Return the flags that name this run's text, and hold out the same lines of it."""
+        """Return the flags that name this run's text."""
         data = run_data.locate_text(self.run, str(self.directory.path))
-        held_out = HELD_OUT if self.run.preparation and Path(data).is_file() else ()
-        own = {name: getattr(self.run.preparation, name) for name in held_out}
-        return {"data": data, "text_column": self.run.text_column, **own}
+        return {"data": data, "text_column": self.run.text_column}
+
+    def _held_out(self, data: str, flag_values: Mapping[str, Any]) -> dict[str, float]:
+        """Return the flags that hold out parts of a file as large as this run's: of its own, the same lines.
+
+        Raises:
+            UserError: It is this run's own text, and a flag that was given holds out other lines of it.
+        """
+        if self.run.preparation is None or data in BUILT_IN or not Path(data).is_file():
+            return {}
+        parts = {name: getattr(self.run.preparation, name) for name in HELD_OUT}
+        own = self.run.source and Path(self.run.source.path)
+        changed = [name for name, part in parts.items() if flag_values.get(name, part) != part]
+        if changed and own and own.exists() and own.samefile(data):
+            raise UserError(
+                f"{flag_list(changed)} would hold out lines of {data} that {self.directory.path} was trained "
+                "on; leave the flag out"
+            )
+        return parts
 
     def _preparation(self, flag_values: Mapping[str, Any], data: str) -> Preparation | None:
         limits = [name for name in ("min_count", "vocab_size") if name in flag_values]
@@ -119,6 +137,10 @@ class ParentRun:
         if run_preparation is not None and run_preparation.tokenize == "characters" and data in BUILT_IN:
             raise UserError(
                 f"the run {self.directory.path} reads characters, and --data {data} is a text of words"
+            )
+        if run_preparation is None and flag_values.get("tokenize") == "characters":
+            raise UserError(
+                f"--tokenize characters contradicts the run {self.directory.path}, which has words"
             )
         if run_preparation is None or data in BUILT_IN:
             return preparation

@@ -1,5 +1,6 @@
 """--init-from: a run that begins with the weights of another."""
 
+import dataclasses
 import hashlib
 import shutil
 from pathlib import Path
@@ -218,6 +219,7 @@ def test_an_unknown_word_is_refused_with_advice(
         ),
         (("--cell", "gru"), "--cell gru contradicts the run {}, which has lstm"),
         (("--tie-weights",), "--tie-weights contradicts the run {}, which has --no-tie-weights"),
+        (("--tokenize", "characters"), "--tokenize characters contradicts the run {}, which has words"),
         (("--config", "medium"), "--config medium contradicts the run {}, which has small"),
         (
             ("--min-count", 2),
@@ -255,9 +257,17 @@ def test_without_data_the_text_and_its_tokenizer_are_the_run_s(
     assert (old.source, old.preparation) == (new.source, new.preparation)
     assert new.preparation is not None
     assert (new.preparation.lowercase, new.preparation.numbers) == (True, True)
+    parent = ParentRun.read(Path("../old"))
+    assert parent.derive_config({"data": "../text.txt"}).preparation == old.preparation
     given = ("--init-from", "../old", "--run-dir", "no")
     problem = runs.refusal(capsys, train, *given, "--data", "../text.txt", "--tokenize", "characters")
     assert "--tokenize contradicts" in problem
+    for named in ((), ("--data", tmp_path / "text.txt")):
+        problem = runs.refusal(capsys, train, *given, *named, "--test-fraction", "0.1")
+        assert problem.startswith("--test-fraction would hold out lines of ")
+    (tmp_path / "other.txt").write_text(CASES)
+    others = parent.derive_config({"data": "../other.txt", "test_fraction": 0.1}).preparation
+    assert others == dataclasses.replace(old.preparation, test_fraction=0.1)
     (tmp_path / "text.txt").unlink()
     moved = "there is no file or folder text.txt, the text of ../old; name a text with --data"
     assert runs.refusal(capsys, train, *given) == moved
