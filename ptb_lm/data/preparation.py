@@ -5,6 +5,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
@@ -261,8 +262,8 @@ def from_flags(flag_values: Mapping[str, Any], data: str, *, is_file: bool) -> P
             )
         return None
     held_out = [name for name in values if name.endswith("_fraction")]
-    if held_out and not is_file:
-        raise UserError(f"{flag_list(held_out)} is for a single file; a folder {data} has its own splits")
+    if held_out and (data.startswith(HUB) or Path(data).is_dir()):  # where nothing is, that will be told
+        raise UserError(f"{flag_list(held_out)} is for a single file; {data} has its own splits")
     return Preparation(**values) if values or is_file else None
 
 

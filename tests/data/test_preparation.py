@@ -371,8 +371,12 @@ def test_prepared_text_is_not_prepared_again(tmp_path: Path) -> None:
             from_flags({"lowercase": True}, data, is_file=False)
         assert from_flags({}, data, is_file=False) is None
         assert from_flags({}, data, is_file=True) is None, "a file of that name is not meant"
-    with pytest.raises(UserError, match=r"--test-fraction .*folder x .*splits"):
-        from_flags({"test_fraction": 0.2}, "x", is_file=False)
+    for folder in (str(tmp_path), "hf:user/name"):
+        with pytest.raises(UserError, match=rf"--test-fraction .* {folder} has its own splits"):
+            from_flags({"test_fraction": 0.2}, folder, is_file=False)
+    problem = rf"{tmp_path / 'gone'}: there is no such file"
+    with pytest.raises(UserError, match=problem):
+        splits.find(tmp_path / "gone", from_flags({"test_fraction": 0.2}, "gone", is_file=False))
     for split in splits.SPLITS:
         write(tmp_path / f"ptb.{split}.txt", "a a\n")
     with pytest.raises(UserError, match=r"ptb\.train\.txt is prepared text"):
