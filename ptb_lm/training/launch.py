@@ -233,6 +233,11 @@ def run(
         processes.store_continuation(how_to_continue, ranks)
         try:
             result = trainer.train()
+            # The seconds of this process: all but starting Python.
+            result["command_seconds"] = time.perf_counter() - command_start
+            if run_config.init_from:
+                result["init_from"] = msgspec.structs.asdict(run_config.init_from)
+            directory.write_result(result)
         except TrainingInterrupted as interruption:
             streams.print_to_stderr(f"{interruption}: saved; {how_to_continue}")
             return interruption.exit_status
@@ -242,11 +247,6 @@ def run(
             if directory.state_path.exists():
                 error.add_note(how_to_continue)
             raise
-        # The seconds of this process: all but starting Python.
-        result["command_seconds"] = time.perf_counter() - command_start
-        if run_config.init_from:
-            result["init_from"] = msgspec.structs.asdict(run_config.init_from)
-        directory.write_result(result)
     display.report(result, directory)
     return 0
 

@@ -1,5 +1,6 @@
 """The training loop: what it computes, and that stopping and resuming changes nothing."""
 
+import errno
 import functools
 import itertools
 import math
@@ -551,3 +552,17 @@ def test_weights_that_are_not_finite_are_never_written(
     with pytest.raises(DivergenceError, match="diverged by epoch 1, step 0"):
         built.train()
     assert not built.directory.state_path.exists()
+
+
+def test_a_disk_that_is_full_at_the_result_is_told_with_how_to_continue(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "result.json")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "write_result", fail)
+        assert main(arguments(text_folder, tmp_path / "run")) == 1
+    assert f"--resume {tmp_path / 'run'}" in capsys.readouterr().err
+    assert main(["--resume", str(tmp_path / "run")]) == 0
+    assert result(tmp_path / "run")["epochs"] == 2
