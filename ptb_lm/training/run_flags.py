@@ -77,7 +77,6 @@ def with_flags(config: Config, flag_values: Mapping[str, Any]) -> Config:
             changes.setdefault(other, getattr(Config, other))  # not the preset's
         elif name in changes and other not in changes and (value := getattr(config, other)):
             raise UserError(f"{flag_name(name)} 0 would change nothing with {flag_name(other)} {value:g}")
-    shape = {"num_layers": config.num_layers, "hidden_size": config.hidden_size}
     if sizes := changes.get("layer_sizes"):
         if "hidden_size" in changes:
             raise UserError("give --layer-sizes or --hidden-size, not both")
@@ -85,7 +84,7 @@ def with_flags(config: Config, flag_values: Mapping[str, Any]) -> Config:
         changes["hidden_size"] = max(sizes)  # not the preset's, beside which nobody would look for these
         if len({*sizes}) == 1 and len(sizes) == changes["num_layers"]:  # a model has one description
             changes["layer_sizes"] = ()
-    elif any(changes.get(name, own) != own for name, own in shape.items()):
+    elif "hidden_size" in changes or changes.get("num_layers", config.num_layers) != config.num_layers:
         changes["layer_sizes"] = ()  # those of the preset
     changed = config.replace(**changes)
     if changed.optimizer != config.optimizer and "learning_rate" not in flag_values:

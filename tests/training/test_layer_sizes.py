@@ -52,7 +52,7 @@ def parse_flags(*flags: str) -> dict[str, Any]:
         (("--config", "awd", "--hidden-size", "30"), (30, 30, 30)),
         (("--config", "awd", "--hidden-size", "30", "--num-layers", "1"), (30,)),
         (("--config", "awd", "--num-layers", "3"), (1150, 1150, 400)),
-        (("--config", "awd", "--hidden-size", "1150", "--num-layers", "3"), (1150, 1150, 400)),
+        (("--config", "awd", "--hidden-size", "1150", "--num-layers", "3"), (1150, 1150, 1150)),
         (("--config", "medium", "--num-layers", "3"), (650, 650, 650)),
     ],
     ids=str,
@@ -69,6 +69,7 @@ def test_the_flags_say_how_wide_each_layer_is(
     assert config.hidden_size == max(sizes)
     written = json.loads(json.dumps(run.to_json()))
     assert RunConfig.from_json(written, tmp_path) == run
+    assert run_flags.resumed_config(run, parse_flags(*flags)) == run, "the same flags continue it"
     if "awd" in flags:  # the sizes alone are others
         kept = config.replace(
             **{n: getattr(PRESETS["awd"], n) for n in ("num_layers", "hidden_size", "layer_sizes")}
