@@ -76,7 +76,7 @@ class StopRequest:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if add_signal(number, self._first_times) and not self.is_one_of_several:
             signal.signal(number, self._previous[number])
-            signal.raise_signal(number)
+            os.kill(os.getpid(), number)  # this thread may block it
         if self.signal_number is None:
             self.signal_number = number
             name, is_heard = signal.Signals(number).name, not self.is_one_of_several

@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import signal
+import threading
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -162,7 +163,7 @@ def apply_execution(layer: Layer, execution: str, *, window: tuple[int, int] | N
     """
     if execution == "compile":
         check_compiler()
-        _hold_signals_while_compiling()
+        _keep_signals_from_compilers()
         # Layers of all sizes share a cache, of two entries a size: to train, and to score. Above its limits
         # torch would silently not compile them. There are at most 1,000 layers.
         torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 2048
@@ -195,12 +196,14 @@ def check_compiler() -> None:
 
 
 @cache
-def _hold_signals_while_compiling() -> None:
-    """Let signals that ask to stop wait while torch.compile compiles.
+def _keep_signals_from_compilers() -> None:
+    """Keep signals that ask to stop from the compiler that torch.compile starts.
 
-    A terminal sends Ctrl-C to the compiler too, which would end. Then torch raises an error, and leaves an
-    empty library in its cache, over which later runs fail. A process inherits what its parent blocks.
+    A terminal sends it Ctrl-C, too, and it would end. Then torch raises an error, and leaves an empty library
+    in its cache, over which later runs fail. A process inherits what the thread that starts it blocks. This
+    process hears a signal all the same, by a thread that does not block it and is here for nothing else.
     """
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
     masks: list[set[int]] = []
 
     def hold(_: object) -> None:
