@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,19 @@ from ptb_lm.common.errors import OutOfMemoryError, UserError
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.rules import Machine
+
+TRACED = ("TrainingStep", "Network.")  # what the name of each of our traced functions has
+
+
+def _should_log(record: logging.LogRecord) -> bool:
+    """Return whether TensorFlow's logger keeps a record: all but warnings that these are traced again."""
+    message = str(record.msg)
+    return "retracing" not in message or not any(name in message for name in TRACED)
+
+
+# A step is traced once for each length of windows, and scoring once for each model, on purpose. TensorFlow
+# would warn of many.
+tf.get_logger().addFilter(_should_log)
 
 DTYPES = {"fp32": tf.float32, "fp64": tf.float64}
 

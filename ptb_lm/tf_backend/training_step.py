@@ -6,7 +6,6 @@ Shapes: B = batch, T = time steps, N = T * B tokens, E = embedding width, V = vo
 """
 
 import contextlib
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,16 +32,6 @@ from ptb_lm.tf_backend.dropout import (
 from ptb_lm.tf_backend.loss import Loss, pack_loss, sum_by_word
 from ptb_lm.tf_backend.network import Network, State, to_time_major
 from ptb_lm.tf_backend.runtime import apply_execution
-
-
-def _should_log(record: logging.LogRecord) -> bool:
-    """Return whether TensorFlow's logger keeps a record: all but warnings that our step is traced again."""
-    message = str(record.msg)
-    return "retracing" not in message or "TrainingStep" not in message
-
-
-# Each length of windows is traced once, on purpose. TensorFlow would warn of many.
-tf.get_logger().addFilter(_should_log)
 
 
 class TrainingStep:
