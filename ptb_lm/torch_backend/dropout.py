@@ -104,7 +104,7 @@ def mask_weights(masks: Mapping[Tensor, Tensor]) -> Iterator[None]:
 
 
 def draw_mask(spec: MaskSpec, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-    """Return a mask: 0 with probability 1 - keep_prob, else 1 / keep_prob."""
+    """Return a mask: 0 with probability 1 - keep_prob, else 1 / keep_prob, as `dtype` rounds it."""
     mask = torch.empty(spec.shape, device=generator.device, dtype=dtype)
     if generator.device.type != "cpu" or spec.keep_prob < MIN_KEEP_PROB_OF_16_BITS:
         return mask.bernoulli_(spec.keep_prob, generator=generator).div_(spec.keep_prob)

@@ -38,7 +38,9 @@ UNITS = (
     ("d", 86400, 0, math.inf),
 )
 # Facts of an environment that affect the last digits of numbers.
-ROUNDING = ("torch", "tensorflow", "device", "kernels", "float32_products", "reduce_precision", "threads")
+ROUNDING = (
+    *("numpy", "torch", "tensorflow", "device", "kernels", "float32_products", "reduce_precision", "threads"),
+)
 
 
 def announce(

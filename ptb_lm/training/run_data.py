@@ -190,7 +190,7 @@ def _describe_preparation(preparation: Preparation, data: Corpus, *, has_limit: 
             else f"every word seen {preparation.least_count} times or more"
         )
     coverage = 1 - _share(data, "train")
-    hint = f"; {NO_SPACES}" if coverage < 0.5 else ""
+    hint = f"; {NO_SPACES}" if coverage < 0.5 and preparation.tokenize != "characters" else ""
     return f"text: {', '.join(parts)}; the vocabulary covers {coverage:.2%} of the training text{hint}"
 
 
