@@ -47,6 +47,7 @@ def parts(results: Path) -> dict[str, str]:
         "perplexities": run_tables.perplexities(runs),
         "perplexities in short": run_tables.perplexities_in_short(runs),
         "runs": run_tables.all_of_them(runs),
+        "ablation of modern": run_tables.without_a_piece(runs),
         "by hours": run_tables.by_hours(runs),
         "fine-tuning": run_tables.fine_tuning(runs),
         "profile": study_tables.profile(results),

@@ -137,6 +137,33 @@ def test_the_table_by_hours_has_each_run_of_two_threads_that_no_faster_one_beats
     ]
 
 
+def test_the_ablation_of_modern_has_what_each_change_gains_on_its_own_runs_of_as_many_epochs(
+    tmp_path: Path,
+) -> None:
+    (row,) = store.rows(ROOT / "results", store.RUNS, "modern-8-epochs-block_fused-cpu")
+    values = json.loads(row["hyperparameters"])
+    for name, changes, valid, test in [
+        ("worse", {"optimizer": "sgd", "learning_rate": 1.0}, 92.0, 89.0),
+        ("own", {}, 90.0, 87.0),
+        ("other-seed", {}, 88.0, 86.0),
+        ("better", {"embedding_keep_prob": 1.0}, 84.5, 99.0),
+        ("longer", {"epochs": 38}, 70.0, 68.0),
+        ("not-ended", {"schedule": "cosine"}, 60.0, None),
+    ]:
+        text = json.dumps({**values, **changes})
+        run = {**row, "id": name, "hyperparameters": text, "valid": valid, "test": test}
+        store.put(tmp_path, store.RUNS, [{**run, "epochs": json.loads(text)["epochs"]}], "id")
+        curve = {"id": name, "epoch": 1, "train_perplexity": 5.0, "valid_perplexity": valid}
+        store.put(tmp_path, store.curves("modern"), [curve], "id", sort=["id", "epoch"])
+    _, _, *lines = run_tables.without_a_piece(run_tables.read(tmp_path)).strip().splitlines()
+    cells = [[cell.strip() for cell in line[1:-2].split(" | ")] for line in lines]
+    assert [(row[0], row[3], row[-1]) for row in cells] == [
+        ("`--embedding-keep-prob 1`", "+4.50", "`better`"),
+        ("nothing", "", "`other-seed`, `own`"),
+        ("`--learning-rate 1 --optimizer sgd`", "-3.00", "`worse`"),
+    ]
+
+
 @pytest.mark.slow
 def test_a_run_is_kept_with_its_curve_and_replaced_only_by_one_that_has_ended(tmp_path: Path) -> None:
     data, results = runs.write_corpus(tmp_path / "data"), tmp_path / "results"
