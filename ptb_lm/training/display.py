@@ -37,10 +37,9 @@ UNITS = (
     ("h", 3600, 0, 99.5),
     ("d", 86400, 0, math.inf),
 )
+LIBRARIES = ("numpy", "torch", "tensorflow")
 # Facts of an environment that affect the last digits of numbers.
-ROUNDING = (
-    *("numpy", "torch", "tensorflow", "device", "kernels", "float32_products", "reduce_precision", "threads"),
-)
+ROUNDING = (*LIBRARIES, "device", "kernels", "float32_products", "reduce_precision", "threads")
 
 
 def announce(
