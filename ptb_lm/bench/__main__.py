@@ -87,7 +87,11 @@ def _choice(verb: str, beside: str) -> Flags:
             "metavar": "PATTERN",
             "help": f"{verb} only these{beside}, for example torch/* or torch/*@bf16",
         },
-        "--add": {**several, "metavar": "NAME=MODULE:FUNCTION", "help": f"{verb} your own variants too"},
+        "--add": {
+            **several,
+            "metavar": "NAME=MODULE:FUNCTION",
+            "help": f"{verb} your own, too: FUNCTION(config, weights, **options) builds it",
+        },
         "--batch-size": {
             "type": cli.whole_number(1),
             "metavar": "N",
@@ -193,7 +197,7 @@ _COMMANDS: Mapping[str, tuple[str, Flags]] = {
                 "metavar": "A",
                 "help": "the folder that run wrote, or a NAME.jsonl.gz",
             },
-            "b": {"type": Path, "metavar": "B", "help": "the folder that another run wrote"},
+            "b": {"type": Path, "metavar": "B", "help": "another such folder or file"},
             **_BASELINE_OF_ROWS,
         },
     ),

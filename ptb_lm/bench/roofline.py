@@ -14,10 +14,10 @@ The products read each weight once, as if it stayed in a cache for its other use
 gradient once. The update reads the gradient, reads and writes what is kept, as if a cache held neither, and
 copies it to what is computed with where that is something else.
 
-An embedding that is not the softmax's kernel is not in W: of it a window uses few rows. The update has a time
-of its own, because no weight may move before the norm of all gradients is known, which needs all products.
-Activations and logits are left out, which may stay on the chip, and so is that the time steps wait for each
-other: a small model stays far from its roofline on a large GPU.
+An embedding that is not the softmax's kernel, and does not decay, is not in W: of it a window uses few rows.
+The update has a time of its own, because no weight may move before the norm of all gradients is known, which
+needs all products. Activations and logits are left out, which may stay on the chip, and so is that the time
+steps wait for each other: a small model stays far from its roofline on a large GPU.
 """
 
 from typing import Annotated

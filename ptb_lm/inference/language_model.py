@@ -173,7 +173,7 @@ class LanguageModel:
         )
 
     def perplexity(self, text: str | Iterable[str], *, carry_state: bool = True) -> float:
-        """Return the perplexity of a text, every line's `<eos>` included.
+        """Return the perplexity of a text, every line's `<eos>` included; not a number if it has no sentence.
 
         Args:
             text: A list of sentences, or a text with one a line.
