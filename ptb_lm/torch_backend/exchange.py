@@ -60,11 +60,11 @@ class GradientExchange:
         self.size = ranks.size
         self._ranks, self._vocabulary_size = ranks, softmax_gradient.shape[1]
         self._reduce_dtype = torch.bfloat16 if ranks.reduce_precision == "bf16" else precision.master
-        self._group = ranks.device_group(softmax_gradient.device)
+        self._device = softmax_gradient.device
+        ranks.step_group(self._device)  # all make it here
         # As it lies in memory; and what is sent: the same tensor, or a copy of another type.
         self._softmax = softmax_gradient if softmax_gradient.is_contiguous() else softmax_gradient.T
         self._softmax_sent = self._softmax.to(self._reduce_dtype)
-        self._work: Any = None  # the sum that is under way
         self._exchanged = set[int]()  # numbers of words of windows whose gradients were exchanged
         self._buffers: dict[str, Tensor] = {}
 
@@ -83,7 +83,7 @@ class GradientExchange:
         """
         if words in self._exchanged:
             self._softmax_sent.copy_(self._softmax)
-            self._work = self._sum(self._softmax_sent, wait=False)
+            self._ranks.pending = self._sum(self._softmax_sent, wait=False)
 
     def wait_and_merge(self, window: WindowGradients) -> WindowGradients:
         """Wait for the sum that was started, and return the gradients of all ranks' windows together."""
@@ -101,8 +101,8 @@ class GradientExchange:
             d_embedded = self._sum_embedding_gradient(window)
         gradients = self._sum_in_one_piece(window.layers)
         with self._ranks.collective(after_step=True):
-            self._work.wait()
-        self._work = None  # a step that starts no sum must not take this one
+            self._ranks.pending.wait()
+        self._ranks.pending = None  # a step that starts no sum must not take this one
         self._softmax.copy_(self._softmax_sent)
         return WindowGradients(nll, ids, d_embedded, gradients)
 
@@ -112,7 +112,7 @@ class GradientExchange:
         Ranks with the same gradients may find norms that differ in the last bits: a GPU adds in any order.
         """
         with self._ranks.collective(after_step=True):
-            dist.broadcast(norm, src=0, group=self._group)
+            dist.broadcast(norm, src=0, group=self._ranks.step_group(self._device))
         return norm
 
     def _narrow(self, rows_NE: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ class GradientExchange:
         sent = torch.cat(pieces)
         received = sent.new_empty(self.size, len(sent))
         with self._ranks.collective(after_step=True):
-            dist.all_gather(list(received.unbind()), sent, group=self._group)
+            dist.all_gather(list(received.unbind()), sent, group=self._ranks.step_group(self._device))
         parts = received.split([len(piece) for piece in pieces], dim=1)
         return [
             part.contiguous().view(-1).view(tensor.dtype).view(-1, *tensor.shape[1:])
@@ -172,7 +172,7 @@ class GradientExchange:
 
     def _sum(self, tensor: Tensor, *, wait: bool = True) -> Any:
         with self._ranks.collective(after_step=True):
-            return dist.all_reduce(tensor, group=self._group, async_op=not wait)
+            return dist.all_reduce(tensor, group=self._ranks.step_group(self._device), async_op=not wait)
 
     def _buffer(self, name: str, numbers: int) -> Tensor:
         if name not in self._buffers:

@@ -9,6 +9,7 @@ import contextlib
 import os
 import socket
 import time
+import traceback
 import uuid
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -150,13 +151,19 @@ class TorchRanks(Ranks):
         self.rank, self.size = rank, size
         self._store = PrefixStore("ptb_lm", store)
         self._step_timeout, self._rank_timeout = timeout(STEP_TIMEOUT), timeout(RANK_TIMEOUT)
-        self._step_group = dist.new_group(timeout=self._step_timeout)  # the default one has _rank_timeout
+        # By the type of a device. The default group has _rank_timeout.
+        self._step_groups: dict[str, Any] = {"cpu": dist.new_group(timeout=self._step_timeout)}
+        self.pending: Any = None  # the operation of a step that is under way
 
-    def device_group(self, device: torch.device) -> Any:
-        """Return the process group for tensors on a device; all ranks call this at the same place."""
-        if device.type == "cpu":
-            return self._step_group
-        return dist.new_group(backend="nccl", timeout=self._step_timeout)
+    def step_group(self, device: torch.device) -> Any:
+        """Return the process group for a step's tensors on a device.
+
+        All ranks call this at the same place for the first time. Nobody else keeps the group: while somebody
+        does, its connections stay open.
+        """
+        if device.type not in self._step_groups:
+            self._step_groups[device.type] = dist.new_group(backend="nccl", timeout=self._step_timeout)
+        return self._step_groups[device.type]
 
     @override
     def broadcast(self, outcome: T) -> T:
@@ -185,7 +192,7 @@ class TorchRanks(Ranks):
 
     def _all_reduce(self, numbers: Tensor, operation: Any, *, after_step: bool = False) -> Tensor:
         with self.collective(after_step=after_step):
-            dist.all_reduce(numbers, op=operation, group=self._step_group if after_step else None)
+            dist.all_reduce(numbers, op=operation, group=self._step_groups["cpu"] if after_step else None)
         return numbers
 
     @contextlib.contextmanager
@@ -205,10 +212,19 @@ class TorchRanks(Ranks):
         except RuntimeError as error:
             seconds = time.monotonic() - start
             limit = (self._step_timeout if after_step else self._rank_timeout).total_seconds()
-            # Connections are closed, so that those who wait for this rank notice it, too.
-            dist.destroy_process_group()
+            self._close(error)
             silence = seconds if seconds > SILENCE_SHARE * limit else 0.0
             raise self._find_lost(str(error).partition("\n")[0], silence) from error
+
+    def _close(self, error: BaseException) -> None:
+        """Close the connections, so that those who wait for this rank notice that it leaves.
+
+        That of gloo are open as long as anything refers to a group, such as the frames of the error.
+        """
+        traceback.clear_frames(error.__traceback__)
+        self._step_groups.clear()
+        self.pending = None
+        dist.destroy_process_group()
 
     def _find_lost(self, problem: str, silence: float) -> LostRankError:
         """Return the error that names the ranks that do not answer, and the reasons that they left.

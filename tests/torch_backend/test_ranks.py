@@ -1,5 +1,9 @@
 """torch's ranks name a rank that does not answer: it ended, or it was silent for as long as they wait."""
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -97,3 +101,50 @@ def test_one_rank_names_the_keeper_of_the_store(rank: int) -> None:
     lost = ranks._find_lost("Connection closed by peer", silence=0.0)
     assert str(lost).startswith("rank 0 of 3 ")
     assert lost.speaker == (rank == 1)
+
+
+# A rank that trains until another one is killed; it prints whether it speaks, and what it says.
+TRAINS = """
+import json, os, signal, sys
+import torch
+from ptb_lm.common.errors import LostRankError
+from ptb_lm.torch_backend import exchange, ranks
+from ptb_lm.torch_backend.precision import PRECISIONS
+
+mine = ranks.join(device="cpu", reduce_precision="fp32")
+gradients = exchange.GradientExchange(mine, torch.zeros(4, 5), PRECISIONS["fp32"])
+words = torch.zeros(2, dtype=torch.int64)
+window = exchange.WindowGradients(torch.zeros(2), words, torch.zeros(2, 4), [torch.zeros(3)])
+try:
+    for step in range(10**9):
+        gradients.start_reduce(2)
+        if (str(mine.rank), step) == (sys.argv[1], 5):
+            os.kill(os.getpid(), signal.SIGKILL)
+        gradients.wait_and_merge(window)
+except LostRankError as error:
+    print(json.dumps([mine.report_failure(str(error)) and error.speaker, str(error)]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "dead"), [(3, 0), (3, 2), (4, 3)])
+def test_of_several_ranks_one_names_the_one_that_ended_and_no_other(size: int, dead: int) -> None:
+    """Those who wait for a living rank notice that it leaves, and do not take it for a dead one."""
+    store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(size)}
+    place["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # as under torchrun: a process of its own keeps the store
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", TRAINS, str(dead)],
+            env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    printed = [process.communicate()[0] for process in processes]
+    said = [json.loads(text) for rank, text in enumerate(printed) if rank != dead]
+    assert [sentence for _, sentence in said] == [f"rank {dead} of {size} has ended or does not answer"] * (
+        size - 1
+    )
+    assert sum(speaks for speaks, _ in said) == 1
