@@ -114,8 +114,7 @@ class Trainer:
             rows_BL = self.backend.to_device(all_BL[self.rows])
             while progress.epoch < self.config.epochs:
                 self._train_epoch(rows_BL, display)
-                row = self._finish_epoch()
-                event_file.add_scalars(metrics.scalars(row, metrics.EPOCH_SCALARS), step=self._steps_done())
+                self._finish_epoch(event_file)
             result = self._test()
             event_file.add_scalars(metrics.scalars(result, metrics.RESULT_SCALARS), step=self._steps_done())
             event_file.end(step=self._steps_done())
@@ -198,8 +197,12 @@ class Trainer:
             progress.nll += nll
             progress.gradient_norms += gradient_norm
 
-    def _finish_epoch(self) -> JsonObject:
-        """Validate, keep the weights if they are the best, and write the epoch's row."""
+    def _finish_epoch(self, event_file: EventFile) -> None:
+        """Validate, keep the weights if they are the best, and write the epoch's row.
+
+        The state is the last that is written: a crash before it repeats the end of the epoch, and a crash
+        after it finds everything there.
+        """
         progress, start = self.progress, time.perf_counter()
         try:
             with self.averages.use(progress):
@@ -234,11 +237,11 @@ class Trainer:
         progress.next_epoch()
         self.state = self._zero_state()
         self.directory.write_metrics(progress.rows)
+        event_file.add_scalars(metrics.scalars(row, metrics.EPOCH_SCALARS), step=self._steps_done())
         (is_due,) = self.ranks.max_over_ranks([self.checkpoints.is_due_after_epoch()])
         if is_due or progress.epoch == self.config.epochs:
             self._save()
         cli.try_print_line(metrics.epoch_line(row, self.config, last_rate=last_rate))
-        return row
 
     def _test(self) -> JsonObject:
         """Score the test split with the best weights, and with those of the last epoch, as the tutorial does.

@@ -30,6 +30,7 @@ from ptb_lm.torch_backend import runtime
 from ptb_lm.training import run_flags, run_folders, seed_runs, seeds, trainer
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.tensorboard import EventFile
 
 pytestmark = pytest.mark.slow
 
@@ -88,11 +89,11 @@ def test_a_stop_saves_the_one_at_work_and_the_same_command_goes_on(
     folder, whole = tmp_path / "run", trainer.Trainer._finish_epoch
     asked = []
 
-    def finish_and_ask(self: trainer.Trainer) -> dict[str, object]:
+    def finish_and_ask(self: trainer.Trainer, event_file: EventFile) -> None:
         if self.run.choice.seed == 2 and not asked:
             asked.append(True)
             signal.raise_signal(signal.SIGINT)
-        return whole(self)
+        whole(self, event_file)
 
     monkeypatch.setattr(trainer.Trainer, "_finish_epoch", finish_and_ask)
     command = runs.arguments(data, folder, "--seeds", "1", "2", "3", "--epochs", "2")
@@ -173,10 +174,10 @@ def fail(monkeypatch: pytest.MonkeyPatch, seed: int, error: Callable[[trainer.Tr
     """Let the run of a seed fail at the end of an epoch."""
     whole = trainer.Trainer._finish_epoch
 
-    def finish_or_fail(self: trainer.Trainer) -> dict[str, object]:
+    def finish_or_fail(self: trainer.Trainer, event_file: EventFile) -> None:
         if self.run.choice.seed == seed:
             raise error(self)
-        return whole(self)
+        whole(self, event_file)
 
     monkeypatch.setattr(trainer.Trainer, "_finish_epoch", finish_or_fail)
 

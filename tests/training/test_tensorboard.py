@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import runs
@@ -21,6 +22,8 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from ptb_lm import train
 from ptb_lm.training import tensorboard
+from ptb_lm.training.checkpoint import Checkpoints
+from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.tensorboard import EventFile, as_record
 
 pytestmark = pytest.mark.slow
@@ -151,6 +154,33 @@ def test_each_process_writes_a_file_of_its_own_and_purges_what_it_repeats(run: P
     # The configuration's step is of the state that the run went on from; it has no scalar.
     assert [event.step for event in second[2:3]] == [2 * steps]
     assert min(event.step for event in second[3:]) == 2 * steps + 1
+
+
+@pytest.mark.parametrize("after", ["the weights", "the row", "the state"])
+def test_a_crash_at_the_end_of_an_epoch_costs_no_point(
+    after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it comes: the resumed run writes the point of the epoch that it does again, and no other."""
+    place = {"the weights": (Checkpoints, "keep_best"), "the row": (RunDirectory, "write_metrics")}
+    owner, name = place.get(after, (Checkpoints, "save"))
+    whole, count = getattr(owner, name), itertools.count()
+
+    def crash(*given: Any) -> None:
+        whole(*given)
+        # Before any work the row of no epoch and the first state are written.
+        if next(count) == (after != "the weights"):
+            raise ZeroDivisionError
+
+    data = runs.write_corpus(tmp_path / "data")
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, crash)
+        patch.setattr(Checkpoints, "is_due_after_epoch", lambda self: True)
+        with pytest.raises(ZeroDivisionError):
+            runs.train_run(data, tmp_path / "run", "--epochs", "3")
+    assert train.main(["--resume", str(tmp_path / "run")]) == 0
+    steps = steps_an_epoch(tmp_path / "run")
+    points = read(tmp_path / "run").Scalars("perplexity/valid")
+    assert [point.step for point in points] == [steps, 2 * steps, 3 * steps]
 
 
 def test_purged_steps_are_gone_for_tensorboard(tmp_path: Path) -> None:
