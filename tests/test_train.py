@@ -373,11 +373,16 @@ def test_two_processes_do_not_work_in_one_folder(run: Path, capsys: pytest.Captu
 def test_a_finished_run_is_reported_and_not_done_again(
     run: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the run's own flags, too. Metrics that are missing, cut or too few are written again."""
+    """With the run's own flags, too. Metrics that are missing, cut, too few or too many are written again."""
     before = runs.files(run)
     metrics, path = before["metrics.jsonl"], run / "metrics.jsonl"
     own = [*runs.FLAGS, "--seed", "1", "--model", "cudnn", "--config", "small", "--data", str(data)]
-    for flags, broken in (([], b""), (own, b""), ([], metrics[:-30]), ([], metrics.splitlines(True)[0])):
+    lines = metrics.splitlines(keepends=True)
+    extra = {**json.loads(lines[-1]), "epoch": len(lines) + 1}
+    extra.pop("crc32")
+    too_many = metrics + json.dumps(extra).encode() + b"\n"
+    for flags, broken in (([], b""), (own, b""), ([], metrics[:-30]), ([], lines[0]), ([], too_many)):
+        (run / ".config.json.abc.tmp").write_text("half")
         path.unlink()
         if broken:
             path.write_bytes(broken)
@@ -395,9 +400,11 @@ def test_a_finished_run_learns_where_its_text_lies_and_is_not_trained_otherwise(
     moved = shutil.copytree(data, tmp_path / "moved")
     assert train.main(["--resume", str(run), "--data", str(moved)]) == 0
     assert RunDirectory(run).read_config().data == str(moved)
-    before = runs.files(run)
-    problem = runs.refusal(capsys, train, "--resume", str(run), "--learning-rate", "0.5")
-    assert "--epochs" in problem
+    for without in ("", "result.json"):  # as of a test that was interrupted
+        (run / without).unlink() if without else None
+        before = runs.files(run)
+        problem = runs.refusal(capsys, train, "--resume", str(run), "--learning-rate", "0.5")
+        assert "--epochs" in problem
     assert runs.files(run) == before
 
 

@@ -254,7 +254,8 @@ def run(name: str, body: Callable[[], int]) -> int:
         from ptb_lm.common import host  # what it imports takes longer than --help should
 
         numbers = host.describe_failed_allocation(error)
-        return _fail(name, f"there is not enough memory{numbers and f' ({numbers})'}", EXIT_USAGE)
+        sentence = f"there is not enough memory{numbers and f' ({numbers})'}"
+        return _fail(name, "; ".join([sentence, *getattr(error, "__notes__", [])]), EXIT_USAGE)
     except signals.StopSignal as stop:
         return _fail(name, str(stop), stop.exit_status)
     except KeyboardInterrupt:

@@ -208,10 +208,10 @@ def run(
         trainer.environment |= processes.torchrun_job()
         if request.config_on_disk is None:
             directory.create(run_config, corpus.vocabulary)
-        elif _resume(trainer, directory, request):
-            return 0
         else:
             directory.remove_leftovers()
+            if _resume(trainer, directory, request):
+                return 0
             directory.write_config(run_config)
         if request.parent and "data" not in request.flag_values:
             cli.try_print_line(f"without --data, the text is that of {request.parent.directory.path}")
@@ -243,7 +243,7 @@ def run(
             return interruption.exit_status
         except LostRankError as error:
             raise LostRankError(f"{error}; {how_to_continue}", speaker=error.speaker) from None
-        except OSError as error:  # for example of a full disk
+        except (OSError, MemoryError) as error:  # for example of a full disk
             if directory.state_path.exists():
                 error.add_note(how_to_continue)
             raise
@@ -255,16 +255,17 @@ def _resume(trainer: Trainer, directory: RunDirectory, request: TrainRequest) ->
     """Continue from the newest state; return whether the run is finished, whose result is then reported.
 
     Raises:
-        UserError: The run is finished, and flags ask for another training.
+        UserError: All epochs are done, and flags ask for another training.
     """
     trainer.resume(request.command)
+    before, epochs = request.config_on_disk, trainer.config.epochs
+    is_trained = trainer.progress.epoch == epochs
+    if is_trained and before and before.hyperparameters.replace(epochs=epochs) != trainer.config:
+        raise UserError(f"the run in {directory.path} is finished; other settings need more --epochs")
     result = directory.read_result()
     # A run that went on and has not been tested since still has the result of its earlier end.
-    if not (result and trainer.progress.epoch == trainer.config.epochs == result["epochs"]):
+    if not (result and is_trained and result["epochs"] == epochs):
         return False
-    before = request.config_on_disk
-    if before and before.hyperparameters.replace(epochs=result["epochs"]) != trainer.config:
-        raise UserError(f"the run in {directory.path} is finished; other settings need more --epochs")
     if request.run != before:
         directory.write_config(request.run)
     directory.restore_metrics(trainer.progress.rows)

@@ -162,10 +162,12 @@ class RunDirectory:
 
     @_on_first
     def restore_metrics(self, rows: Sequence[JsonObject]) -> None:
-        """Write metrics.jsonl if it is missing, broken, or ends before the result."""
+        """Write metrics.jsonl if it is missing, is broken, or has other rows."""
         try:
-            self.read_end(len(self.read_metrics()))
+            is_whole = self.read_metrics() == [*rows]
         except UserError:
+            is_whole = False
+        if not is_whole:
             self.write_metrics(rows)
 
     def read_metrics(self) -> list[JsonObject]:
