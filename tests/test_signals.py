@@ -121,12 +121,12 @@ def test_sigint_and_then_sigterm_is_one_request(data: Path, expected: Expected, 
     assert_goes_on(tmp_path / "run", expected)
 
 
-def test_a_signal_waits_for_torch_s_compiler(data: Path, tmp_path: Path) -> None:
+def test_a_signal_does_not_reach_torch_s_compiler(data: Path, tmp_path: Path) -> None:
     """A terminal sends it Ctrl-C too; it would leave an empty library, over which the next run fails."""
     compiler, begun = tmp_path / "compiler", tmp_path / "begun"
     compiler.write_text(
         f"#!{sys.executable} -S\nimport os, pathlib, sys, time\n"
-        "if any(name.endswith('.main.so') for name in sys.argv):\n"
+        "if any(name.endswith('.main.so') for name in sys.argv):\n"  # as torch calls such a library
         f"    pathlib.Path({str(begun)!r}).touch()\n"
         "    time.sleep(0.5)\n"
         "os.execvp('g++', ['g++', *sys.argv[1:]])\n"
@@ -145,7 +145,7 @@ def test_a_signal_waits_for_torch_s_compiler(data: Path, tmp_path: Path) -> None
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)
-    _, stderr = process.communicate()
+    _, stderr = process.communicate(timeout=600)
     assert process.returncode == 130, stderr
     assert stderr.index("SIGINT: finishing the step") < stderr.index("SIGINT: saved; continue with: ")
     assert "Traceback" not in stderr

@@ -401,7 +401,8 @@ def test_a_finished_run_learns_where_its_text_lies_and_is_not_trained_otherwise(
     assert train.main(["--resume", str(run), "--data", str(moved)]) == 0
     assert RunDirectory(run).read_config().data == str(moved)
     for without in ("", "result.json"):  # as of a test that was interrupted
-        (run / without).unlink() if without else None
+        if without:
+            (run / without).unlink()
         before = runs.files(run)
         problem = runs.refusal(capsys, train, "--resume", str(run), "--learning-rate", "0.5")
         assert "--epochs" in problem

@@ -147,19 +147,19 @@ class TorchRanks(Ranks):
 
     def __init__(self, store: Any, rank: int, size: int, *, reduce_precision: str = "fp32") -> None:
         super().__init__(reduce_precision=reduce_precision)
+        self._step_groups: dict[str, Any] = {}  # by the type of a device; the default group has _rank_timeout
+        self.pending: Any = None  # the operation of a step that is under way: one exchange makes them
         atexit.register(self.leave)  # a thread of gloo that outlives the interpreter aborts the process
         self.rank, self.size = rank, size
         self._store = PrefixStore("ptb_lm", store)
         self._step_timeout, self._rank_timeout = timeout(STEP_TIMEOUT), timeout(RANK_TIMEOUT)
-        # By the type of a device. The default group has _rank_timeout.
-        self._step_groups: dict[str, Any] = {"cpu": dist.new_group(timeout=self._step_timeout)}
-        self.pending: Any = None  # the operation of a step that is under way
+        self._step_groups["cpu"] = dist.new_group(timeout=self._step_timeout)
 
     def step_group(self, device: torch.device) -> Any:
         """Return the process group for a step's tensors on a device.
 
-        All ranks call this at the same place for the first time. Nobody else keeps the group: while somebody
-        does, its connections stay open.
+        All ranks make their first call at the same place. No caller may keep the group: its connections would
+        stay open.
         """
         if device.type not in self._step_groups:
             self._step_groups[device.type] = dist.new_group(backend="nccl", timeout=self._step_timeout)
@@ -212,19 +212,11 @@ class TorchRanks(Ranks):
         except RuntimeError as error:
             seconds = time.monotonic() - start
             limit = (self._step_timeout if after_step else self._rank_timeout).total_seconds()
-            self._close(error)
+            # Those who wait for this rank notice that it leaves, too. The frames of the error hold groups.
+            traceback.clear_frames(error.__traceback__)
+            self.leave()
             silence = seconds if seconds > SILENCE_SHARE * limit else 0.0
             raise self._find_lost(str(error).partition("\n")[0], silence) from error
-
-    def _close(self, error: BaseException) -> None:
-        """Close the connections, so that those who wait for this rank notice that it leaves.
-
-        That of gloo are open as long as anything refers to a group, such as the frames of the error.
-        """
-        traceback.clear_frames(error.__traceback__)
-        self._step_groups.clear()
-        self.pending = None
-        dist.destroy_process_group()
 
     def _find_lost(self, problem: str, silence: float) -> LostRankError:
         """Return the error that names the ranks that do not answer, and the reasons that they left.
@@ -289,6 +281,8 @@ class TorchRanks(Ranks):
         return True
 
     def leave(self) -> None:
-        """Close the connections."""
+        """Close the connections. Gloo's stay open as long as anything refers to a group."""
+        self._step_groups.clear()
+        self.pending = None
         if dist.is_initialized():
             dist.destroy_process_group()

@@ -162,8 +162,7 @@ def apply_execution(layer: Layer, execution: str, *, window: tuple[int, int] | N
         UserError: torch.compile would find no C++ compiler.
     """
     if execution == "compile":
-        check_compiler()
-        _keep_signals_from_compilers()
+        prepare_compiler()
         # Layers of all sizes share a cache, of two entries a size: to train, and to score. Above its limits
         # torch would silently not compile them. There are at most 1,000 layers.
         torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 2048
@@ -183,8 +182,10 @@ def apply_execution(layer: Layer, execution: str, *, window: tuple[int, int] | N
     return layer
 
 
-def check_compiler() -> None:
-    """Check that torch.compile will find its C++ compiler, which CXX names without arguments.
+def prepare_compiler() -> None:
+    """Check that torch.compile will find its C++ compiler, which CXX names; let no signal reach that.
+
+    CXX names it without arguments.
 
     Raises:
         UserError: It will not.
@@ -193,6 +194,7 @@ def check_compiler() -> None:
         raise UserError(
             "--execution compile needs a C++ compiler; install g++ or set CXX to one, without arguments"
         )
+    _keep_signals_from_compilers()
 
 
 @cache
@@ -200,17 +202,21 @@ def _keep_signals_from_compilers() -> None:
     """Keep signals that ask to stop from the compiler that torch.compile starts.
 
     A terminal sends it Ctrl-C, too, and it would end. Then torch raises an error, and leaves an empty library
-    in its cache, over which later runs fail. A process inherits what the thread that starts it blocks. This
-    process hears a signal all the same, by a thread that does not block it and is here for nothing else.
+    in its cache, over which later runs fail. A process inherits what the thread that starts it blocks. Here
+    another thread gets the signal meanwhile, and Python's handler runs when the compiler returns.
     """
-    threading.Thread(target=threading.Event().wait, daemon=True).start()
-    masks: list[set[int]] = []
+    held: list[tuple[threading.Event, set[int]]] = []
 
     def hold(_: object) -> None:
-        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, signals.SIGNALS))
+        is_done = threading.Event()
+        threading.Thread(target=is_done.wait, daemon=True).start()
+        held.append((is_done, signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals.SIGNALS)
 
     def let_through(_: object) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
+        is_done, mask = held.pop()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        is_done.set()
 
     torch._dynamo.callback.on_compile_start(hold)
     torch._dynamo.callback.on_compile_end(let_through)

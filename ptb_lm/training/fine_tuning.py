@@ -77,7 +77,7 @@ class ParentRun:
         flag_values = {
             "framework": self.run.choice.framework,
             **own_text,
-            **self._held_out(data, flag_values),
+            **self._held_out(data, flag_values, is_own=bool(own_text)),
             **flag_values,
         }
         return RunConfig(
@@ -107,21 +107,22 @@ class ParentRun:
         data = run_data.locate_text(self.run, str(self.directory.path))
         return {"data": data, "text_column": self.run.text_column}
 
-    def _held_out(self, data: str, flag_values: Mapping[str, Any]) -> dict[str, float]:
-        """Return the flags that hold out parts of a file as large as this run's: of its own, the same lines.
+    def _held_out(self, data: str, flag_values: Mapping[str, Any], *, is_own: bool) -> dict[str, float]:
+        """Return the flags that hold out as large parts of a file as this run did.
 
         Raises:
-            UserError: It is this run's own text, and a flag that was given holds out other lines of it.
+            UserError: It is this run's own text, and flags hold out lines of it that it was trained on.
         """
         if self.run.preparation is None or data in BUILT_IN or not Path(data).is_file():
             return {}
         parts = {name: getattr(self.run.preparation, name) for name in HELD_OUT}
         own = self.run.source and Path(self.run.source.path)
-        changed = [name for name, part in parts.items() if flag_values.get(name, part) != part]
-        if changed and own and own.exists() and own.samefile(data):
+        is_own = is_own or bool(own and own.exists() and own.samefile(data))
+        # Of a file lines are held out in one order.
+        if is_own and sum(flag_values.get(name, part) for name, part in parts.items()) > sum(parts.values()):
+            given = flag_list([name for name in parts if name in flag_values])
             raise UserError(
-                f"{flag_list(changed)} would hold out lines of {data} that {self.directory.path} was trained "
-                "on; leave the flag out"
+                f"{given} would hold out lines of {data} that {self.directory.path} was trained on"
             )
         return parts
 
@@ -140,7 +141,8 @@ class ParentRun:
             )
         if run_preparation is None and flag_values.get("tokenize") == "characters":
             raise UserError(
-                f"--tokenize characters contradicts the run {self.directory.path}, which has words"
+                f"--tokenize characters contradicts the run {self.directory.path}, whose text was prepared "
+                "already"
             )
         if run_preparation is None or data in BUILT_IN:
             return preparation

@@ -261,7 +261,9 @@ def _resume(trainer: Trainer, directory: RunDirectory, request: TrainRequest) ->
     before, epochs = request.config_on_disk, trainer.config.epochs
     is_trained = trainer.progress.epoch == epochs
     if is_trained and before and before.hyperparameters.replace(epochs=epochs) != trainer.config:
-        raise UserError(f"the run in {directory.path} is finished; other settings need more --epochs")
+        raise UserError(
+            f"all epochs of the run in {directory.path} are done; other settings need more --epochs"
+        )
     result = directory.read_result()
     # A run that went on and has not been tested since still has the result of its earlier end.
     if not (result and is_trained and result["epochs"] == epochs):

@@ -200,8 +200,7 @@ class Trainer:
     def _finish_epoch(self, event_file: EventFile) -> None:
         """Validate, keep the weights if they are the best, and write the epoch's row.
 
-        The state is the last that is written: a crash before it repeats the end of the epoch, and a crash
-        after it finds everything there.
+        The state is written last, if it is due: what a crash before it repeats is written again.
         """
         progress, start = self.progress, time.perf_counter()
         try:

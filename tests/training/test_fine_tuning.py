@@ -219,7 +219,10 @@ def test_an_unknown_word_is_refused_with_advice(
         ),
         (("--cell", "gru"), "--cell gru contradicts the run {}, which has lstm"),
         (("--tie-weights",), "--tie-weights contradicts the run {}, which has --no-tie-weights"),
-        (("--tokenize", "characters"), "--tokenize characters contradicts the run {}, which has words"),
+        (
+            ("--tokenize", "characters"),
+            "--tokenize characters contradicts the run {}, whose text was prepared",
+        ),
         (("--config", "medium"), "--config medium contradicts the run {}, which has small"),
         (
             ("--min-count", 2),
@@ -263,11 +266,13 @@ def test_without_data_the_text_and_its_tokenizer_are_the_run_s(
     problem = runs.refusal(capsys, train, *given, "--data", "../text.txt", "--tokenize", "characters")
     assert "--tokenize contradicts" in problem
     for named in ((), ("--data", tmp_path / "text.txt")):
-        problem = runs.refusal(capsys, train, *given, *named, "--test-fraction", "0.1")
+        problem = runs.refusal(capsys, train, *given, *named, "--test-fraction", "0.31")
         assert problem.startswith("--test-fraction would hold out lines of ")
+    fewer = parent.derive_config({"data": "../text.txt", "test_fraction": 0.1}).preparation
+    assert fewer == dataclasses.replace(old.preparation, test_fraction=0.1)
     (tmp_path / "other.txt").write_text(CASES)
-    others = parent.derive_config({"data": "../other.txt", "test_fraction": 0.1}).preparation
-    assert others == dataclasses.replace(old.preparation, test_fraction=0.1)
+    others = parent.derive_config({"data": "../other.txt", "test_fraction": 0.4}).preparation
+    assert others == dataclasses.replace(old.preparation, test_fraction=0.4)
     (tmp_path / "text.txt").unlink()
     moved = "there is no file or folder text.txt, the text of ../old; name a text with --data"
     assert runs.refusal(capsys, train, *given) == moved

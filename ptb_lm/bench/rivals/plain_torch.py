@@ -46,7 +46,7 @@ from ptb_lm.torch_backend.cells import (
     load_arrays,
 )
 from ptb_lm.torch_backend.precision import gpu_settings
-from ptb_lm.torch_backend.runtime import Runtime, check_compiler
+from ptb_lm.torch_backend.runtime import Runtime, prepare_compiler
 
 State = tuple[Tensor, Tensor]  # h_LBH, c_LBH
 Loss = tuple[Tensor, Tensor]  # negative log likelihood [], gradient norm []
@@ -238,7 +238,7 @@ def _compile(model: nn.Module) -> nn.Module:
     Raises:
         UserError: torch.compile would find no C++ compiler.
     """
-    check_compiler()
+    prepare_compiler()
     # What a process compiles counts towards a limit, beyond which torch quietly runs the module as it is. The
     # benchmark builds models to compare before the one that it times; people build one.
     torch.compiler.reset()

@@ -27,7 +27,7 @@ from ptb_lm.model.config import Config
 from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.cells import Layer, LSTMState
 from ptb_lm.torch_backend.dropout import Dropout
-from ptb_lm.torch_backend.runtime import apply_execution, check_compiler
+from ptb_lm.torch_backend.runtime import apply_execution, prepare_compiler
 from ptb_lm.torch_backend.stack import DirectionalLayer, RecurrentStack, State
 
 # Returns the output and each layer's state, of the input and each layer's state.
@@ -88,7 +88,7 @@ class CompiledBackend(TorchBackend):
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         super().__init__(config, weights, choice)
-        check_compiler()
+        prepare_compiler()
         # Without these torch leaves the gradients and torch.nn.LSTM out of the graph.
         torch._dynamo.config.trace_autograd_ops = True
         torch._dynamo.config.allow_rnn = True

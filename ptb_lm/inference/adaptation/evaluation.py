@@ -119,12 +119,14 @@ def _tune(
         fixed=request.fixed,
         on_trial=lambda settings, perplexity: print_line(f"  {perplexity:8.3f}  {_describe(settings)}"),
     )
-    without, name = trials[None], "not adapting"
-    for part in (adaptation.dynamic, adaptation.cache):
-        if part is not None:
-            if not trials[part] < without:
-                print_line(f"none of these is better than {name}: {part.kind}")
-            without, name = trials[part], "dynamic evaluation alone"
+    dynamic, cache = adaptation.dynamic, adaptation.cache
+    for what, part, other, than in (
+        ("dynamic evaluation", dynamic, None, "not adapting"),
+        ("a cache", cache, dynamic, "dynamic evaluation alone" if dynamic else "not adapting"),
+        ("both", cache if dynamic else None, None, "not adapting"),
+    ):
+        if part is not None and not trials[part] < trials[other]:
+            print_line(f"no setting that was tried of {what} is better than {than}")
     return adaptation, trials, text
 
 
