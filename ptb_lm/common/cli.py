@@ -249,13 +249,12 @@ def run(name: str, body: Callable[[], int]) -> int:
         hint = "; free some space and try again" if error.errno in NO_SPACE else ""
         status = EXIT_USAGE if error.errno in BAD_PATH else EXIT_FAILED
         what = IN_THE_WAY if error.errno == errno.EEXIST else error.strerror
-        return _fail(name, "; ".join([f"{where}{what}{hint}", *getattr(error, "__notes__", [])]), status)
+        return _fail(name, f"{where}{what}{hint}", status, error)
     except MemoryError as error:
         from ptb_lm.common import host  # what it imports takes longer than --help should
 
         numbers = host.describe_failed_allocation(error)
-        sentence = f"there is not enough memory{numbers and f' ({numbers})'}"
-        return _fail(name, "; ".join([sentence, *getattr(error, "__notes__", [])]), EXIT_USAGE)
+        return _fail(name, f"there is not enough memory{numbers and f' ({numbers})'}", EXIT_USAGE, error)
     except signals.StopSignal as stop:
         return _fail(name, str(stop), stop.exit_status)
     except KeyboardInterrupt:
@@ -282,6 +281,6 @@ def _flush() -> None:
         raise
 
 
-def _fail(name: str, sentence: str, status: int) -> int:
-    streams.print_to_stderr(f"{name}: {sentence}")
+def _fail(name: str, sentence: str, status: int, error: BaseException | None = None) -> int:
+    streams.print_to_stderr("; ".join([f"{name}: {sentence}", *getattr(error, "__notes__", [])]))
     return status

@@ -193,7 +193,8 @@ def test_an_adapted_test_is_made_again_when_its_run_was(
     os.utime(run.weights_path, (later, later))
     assert work._do(step) == 0
     assert (len(found), tested) == (3, [False, False])
-    json_files.write(found[0], {"command": f"python -m {step.run} --cache-theta 1"})
+    os.utime(run.weights_path, (later - 9, later - 9))
+    json_files.write(found[0], {"command": f"{step.run} --cache-theta 1"})
     assert work._do(step) == 0
     assert (len(found), tested) == (4, [False] * 3), "it was made by other flags"
 
