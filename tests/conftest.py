@@ -54,7 +54,11 @@ def small_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def data(small_corpus: Path) -> Path:
-    """The same, for files that need no other; beside it a test may leave a run of a name of its own."""
+    """The same, for files that need no other.
+
+    No fixture of a module puts a run beside it: a process that takes tests from others may come to a module
+    twice, and makes such a fixture again.
+    """
     return small_corpus
 
 

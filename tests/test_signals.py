@@ -40,13 +40,13 @@ Expected = Callable[[str, int], Path]  # of a framework and epochs
 
 
 @pytest.fixture(scope="module")
-def expected(data: Path) -> Expected:
+def expected(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Expected:
     """Runs that never stopped, by framework and epochs; made when they are asked for."""
 
     @functools.cache
     def made(framework: str, epochs: int) -> Path:
         flags = [*DECAY, *OF[framework], "--epochs", str(epochs)]
-        return runs.train_run(data, data.parent / f"{framework}-{epochs}", *flags)
+        return runs.train_run(data, tmp_path_factory.mktemp("expected") / "run", *flags)
 
     return made
 

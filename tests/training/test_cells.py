@@ -21,10 +21,10 @@ REGULARISED = ["--keep-prob", "0.8", "--recurrent-keep-prob", "0.9", "--variatio
 
 
 @pytest.fixture(scope="module", params=CELLS)
-def run(request: pytest.FixtureRequest, data: Path) -> Path:
+def run(request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of each cell."""
     flags = ["--cell", request.param, "--model", "basic", *REGULARISED]
-    return runs.train_run(data, data.parent / request.param, *flags)
+    return runs.train_run(data, tmp_path_factory.mktemp("cells") / request.param, *flags)
 
 
 def saved(run: Path) -> dict[str, np.ndarray]:

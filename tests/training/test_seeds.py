@@ -38,15 +38,16 @@ COMMAND = [sys.executable, "-m", "ptb_lm.train"]
 
 
 @pytest.fixture(scope="module")
-def alone(data: Path) -> dict[int, Path]:
+def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """A run of each seed, trained by itself."""
-    return {seed: runs.train_run(data, data.parent / f"alone-{seed}", "--seed", str(seed)) for seed in (1, 2)}
+    folder = tmp_path_factory.mktemp("alone")
+    return {seed: runs.train_run(data, folder / f"seed-{seed}", "--seed", str(seed)) for seed in (1, 2)}
 
 
 @pytest.fixture(scope="module")
-def both(data: Path) -> Path:
+def both(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both seeds' runs, trained by one command; to be looked at only."""
-    return runs.train_run(data, data.parent / "both", "--seeds", "1", "2")
+    return runs.train_run(data, tmp_path_factory.mktemp("seeds") / "both", "--seeds", "1", "2")
 
 
 def mean_and_deviation(folder: Path, *seeds: int) -> str:
