@@ -40,8 +40,7 @@ def _run(command: str, arguments: list[str]) -> int:
     module = importlib.import_module(f"{__package__}.{name}")
     if hasattr(module, "__path__"):  # a folder
         module = importlib.import_module(f"{__package__}.{name}.__main__")
-    status: int = module.main(arguments)
-    return status
+    return module.main(arguments)
 
 
 def _answer(given: list[str]) -> int:

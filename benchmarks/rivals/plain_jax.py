@@ -61,8 +61,7 @@ class JaxLoop:
 
     def to_device(self, rows_BL: Ids) -> jax.Array:
         """Return the rows on the device."""
-        device_rows_BL: jax.Array = jax.device_put(rows_BL, self.device)
-        return device_rows_BL
+        return jax.device_put(rows_BL, self.device)
 
     def train_step(
         self, x_BT: TokenArray, y_BT: TokenArray, state: State, *, learning_rate: float

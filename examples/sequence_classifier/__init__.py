@@ -171,5 +171,4 @@ def build(config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice:
         UserError: The choice has no classifier, the framework is not installed, or there is no such device.
     """
     choice = dataclasses.replace(choice, registry=CLASSIFIERS)
-    classifier: Classifier = choice.builder()(config, weights, choice)
-    return classifier
+    return choice.builder()(config, weights, choice)

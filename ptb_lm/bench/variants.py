@@ -122,8 +122,7 @@ def _describe(known: str) -> str:
     """Return what a function is that --add names, where benchmarks/ says it; else its name."""
     # In rows of earlier commits it is of ptb_lm.bench.
     found = re.fullmatch(r"(?:benchmarks|ptb_lm\.bench)\.rivals\.(.*)", known)
-    about: str = _IN_CHECKOUT.get("added", {}).get(found[1] if found else "", known)
-    return about
+    return _IN_CHECKOUT.get("added", {}).get(found[1] if found else "", known)
 
 
 @dataclass(frozen=True)

@@ -252,5 +252,4 @@ def build(
     if ranks.devices > 1 and not choice.framework_row.trains_on_devices:
         raise UserError(f"{choice.framework} trains on one device in each process")
     together = {"ranks": ranks} if ranks.size * ranks.devices > 1 else {}
-    backend: Backend = choice.builder()(config, weights, choice, **together)
-    return backend
+    return choice.builder()(config, weights, choice, **together)

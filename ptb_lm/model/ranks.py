@@ -89,8 +89,7 @@ class Ranks:
         value, failure = self.broadcast(outcome)
         if failure is not None:
             raise failure
-        result: T = value
-        return result
+        return value
 
     def same_on_all(self, make: Callable[[], T], facts: Callable[[T], Facts]) -> T:
         """Return what `make` returns on each rank, where that is the same on all.

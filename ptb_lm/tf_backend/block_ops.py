@@ -35,8 +35,7 @@ def block_cell(
         weight: The kernel above the recurrent kernel, [I + H, G], but with the gates in the order i, g, f, o.
         bias: The bias of the gates in the same order, [G].
     """
-    result: tuple[tf.Tensor, tf.Tensor] = tf.custom_gradient(_block_cell)(x_BI, h_BH, c_BH, weight, bias)
-    return result
+    return tf.custom_gradient(_block_cell)(x_BI, h_BH, c_BH, weight, bias)
 
 
 def block_lstm(
@@ -51,8 +50,7 @@ def block_lstm(
         weight: The kernel above the recurrent kernel, [I + H, G].
         bias: The bias, [G].
     """
-    result: tuple[tf.Tensor, tf.Tensor] = tf.custom_gradient(_block_lstm)(x_TBI, h_BH, c_BH, weight, bias)
-    return result
+    return tf.custom_gradient(_block_lstm)(x_TBI, h_BH, c_BH, weight, bias)
 
 
 def _block_cell(

@@ -186,8 +186,7 @@ class Workers(Distribution):
     def run(
         self, step: DeviceStep, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor
     ) -> tuple[State, Loss]:
-        after: tuple[State, Loss] = self.ranks.strategy.run(lambda: step(0, x_BT, y_BT, state, rate))
-        return after
+        return self.ranks.strategy.run(lambda: step(0, x_BT, y_BT, state, rate))
 
     @override
     def collective(self) -> AbstractContextManager[None]:

@@ -106,8 +106,7 @@ class TensorFlowRanks(Ranks):
         message = pickle.dumps(outcome) if self.is_first else b""
         (length,) = self._all_reduce(np.array([len(message)]))
         numbers = self._all_reduce(_pack(message, length))
-        first: T = pickle.loads(numbers.tobytes())  # noqa: S301 (a rank's)
-        return first
+        return pickle.loads(numbers.tobytes())  # noqa: S301 (a rank's)
 
     @override
     def gather(self, value: T) -> list[T]:
@@ -122,8 +121,7 @@ class TensorFlowRanks(Ranks):
 
     @override
     def max_over_ranks(self, numbers: Sequence[int], *, after_step: bool = False) -> list[int]:
-        greatest: list[int] = self._all_gather(np.array(numbers, np.int64)).max(axis=0).tolist()
-        return greatest
+        return self._all_gather(np.array(numbers, np.int64)).max(axis=0).tolist()
 
     def _all_gather(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Return the numbers of each rank, [ranks, numbers]."""

@@ -166,10 +166,9 @@ def apply_execution(
     """
     if execution == "eager":
         return function
-    graph: Callable[..., Any] = tf.function(
+    return tf.function(
         function,
         input_signature=signature,
         jit_compile=execution == "xla",
         autograph=False,  # loops say themselves whether they unroll
     )
-    return graph

@@ -81,10 +81,7 @@ class TrainingStep:
         """Do a step; return the state after the window, and its loss."""
         # A tensor, because the function would be traced again for every new number.
         rate = tf.constant(learning_rate, self.network.dtype)
-        after: tuple[State, Loss] = self.execute_step(
-            tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state, rate
-        )
-        return after
+        return self.execute_step(tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state, rate)
 
     def load_copies(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters of the other devices; averages in place are those of the first device alone."""

@@ -232,8 +232,7 @@ def global_norm(gradients: Sequence[Tensor]) -> Tensor:
         torch.linalg.vector_norm(each, dim=-1, dtype=torch.promote_types(each.dtype, torch.float32)).flatten()
         for each in gradients
     ]
-    norm: Tensor = torch.linalg.vector_norm(torch.cat(row_norms), dtype=torch.float64)
-    return norm
+    return torch.linalg.vector_norm(torch.cat(row_norms), dtype=torch.float64)
 
 
 def sum_by_word(gradient_NE: Tensor, ids_N: Tensor) -> Tensor:

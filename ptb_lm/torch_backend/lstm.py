@@ -73,8 +73,7 @@ class BlockLayer(SteppedLayer):
 
     @override
     def step(self, x_BI: Tensor, state: LSTMState) -> LSTMState:
-        after: LSTMState = self.module(x_BI, state)
-        return after
+        return self.module(x_BI, state)
 
 
 class CudnnLayer(LibraryLayer):

@@ -170,8 +170,7 @@ class TorchRanks(Ranks):
         box: list[Any] = [outcome]
         with self.collective():
             dist.broadcast_object_list(box, src=0)
-        first: T = box[0]
-        return first
+        return box[0]
 
     @override
     def gather(self, value: T) -> list[T]:
@@ -187,8 +186,7 @@ class TorchRanks(Ranks):
     @override
     def max_over_ranks(self, numbers: Sequence[int], *, after_step: bool = False) -> list[int]:
         found = self._all_reduce(torch.tensor(numbers), dist.ReduceOp.MAX, after_step=after_step)
-        greatest: list[int] = found.tolist()
-        return greatest
+        return found.tolist()
 
     def _all_reduce(self, numbers: Tensor, operation: Any, *, after_step: bool = False) -> Tensor:
         with self.collective(after_step=after_step):

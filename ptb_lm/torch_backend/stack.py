@@ -181,8 +181,7 @@ def build_layer(
     """
     layer_type = cells.layer_class(cell.name, "torch", model)
     if issubclass(layer_type, StackLayer):
-        layer: StackLayer = layer_type(input_size, hidden_size, cell, bidirectional=bidirectional)
-        return layer
+        return layer_type(input_size, hidden_size, cell, bidirectional=bidirectional)
     return DirectionalLayer(
         layer_type(input_size, hidden_size, cell) for _ in range(2 if bidirectional else 1)
     )

@@ -270,5 +270,4 @@ def inject_gradient(output: Tensor, gradient: Tensor) -> Tensor:
     """Return a dummy loss, [], whose gradient with respect to `output` is `gradient`."""
     # torch.autograd.grad takes grad_outputs, too, but its first such call imports SymPy to compare shapes:
     # 0.5 to 0.6 s beside the 1.6 s of torch itself, at every start (python -X importtime, torch 2.13).
-    loss: Tensor = _InjectedGradient.apply(output, gradient)  # type: ignore[no-untyped-call]
-    return loss
+    return _InjectedGradient.apply(output, gradient)  # type: ignore[no-untyped-call]

@@ -84,12 +84,11 @@ def start(flag_values: dict[str, Any], command: Sequence[str]) -> int:
     if "batch_size_per_device" not in flag_values:
         check_divisible(_batch_size(flag_values), flag_values["devices"])
     os.environ[TYPED_COMMAND] = cli.command_name("train")  # which they name
-    status: int = choice.import_function(choice.framework_row.start)(
+    return choice.import_function(choice.framework_row.start)(
         [sys.executable, *cli.TRAIN.split()[1:], *command],
         processes=flag_values["devices"],
         device=_device(flag_values),
     )
-    return status
 
 
 def _batch_size(flag_values: dict[str, Any]) -> int:

@@ -127,8 +127,7 @@ class PyTensorClassifier(Classifier):
     ) -> list[NDArray[Any]]:
         """Run the function for a task."""
         check_whole(lengths_B, "pytensor")
-        outputs: list[NDArray[Any]] = self._compiled(task)(x_BTI.astype(self.dtype, copy=False), *labels)
-        return outputs
+        return self._compiled(task)(x_BTI.astype(self.dtype, copy=False), *labels)
 
     def _compile(self, task: str) -> Any:
         x_BTI, labels_B = pt.tensor3("x", dtype=self.dtype.name), pt.ivector("labels")

@@ -142,8 +142,7 @@ def distinct_rows(task: Task) -> int:
 
 def text(task: LanguageTask, *, windows: int, distinct: int, seed: int) -> Ids:
     """Return rows [B, L] of random words, as many of them distinct as is asked for."""
-    rows_BL: Ids = task.rows(windows, seed=seed)[copy_indices(task, distinct)]
-    return rows_BL
+    return task.rows(windows, seed=seed)[copy_indices(task, distinct)]
 
 
 def copy_indices(task: Task, distinct: int) -> NDArray[np.integer]:

@@ -105,8 +105,7 @@ class Machine:
         Raises:
             UserError: It could not be measured.
         """
-        rate: float = self._ask(what="copy")["gbytes"]
-        return rate
+        return self._ask(what="copy")["gbytes"]
 
     def _ask(self, **request: Any) -> dict[str, Any]:
         try:

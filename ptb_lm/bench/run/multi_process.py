@@ -103,8 +103,7 @@ class Rank:
     @on_all_ranks
     def export_training_state(self, _: None) -> backend.Arrays:
         """Return the carried state and the dropout streams of all ranks."""
-        exported: backend.Arrays = self.model.export_training_state(self.state)
-        return exported
+        return self.model.export_training_state(self.state)
 
     @on_all_ranks
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:

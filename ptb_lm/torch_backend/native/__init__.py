@@ -173,8 +173,7 @@ class Kernels:
     def sum_of_squares(self, values: Tensor) -> float:
         """Return the sum of squares of a tensor's numbers, summed in float64 over sums of float32."""
         values = values if _is_dense(values) else values.contiguous()
-        total: float = self.call("sum_of_squares", values.dtype, values.numel(), values)
-        return total
+        return self.call("sum_of_squares", values.dtype, values.numel(), values)
 
     def mask(self, out: Tensor, random: Tensor, largest_kept: int, factor: float) -> None:
         """Set each number of `out` to `factor`, or to 0 where its 16-bit `random` is above `largest_kept`."""
