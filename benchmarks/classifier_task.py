@@ -6,10 +6,9 @@ that read them take 4 FLOPs a multiply-add in a training step.
 Shapes: B = batch, T = time steps, I = input width, U = labels a sequence.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -104,7 +103,7 @@ class ClassifierTask:
 
     def with_batch_size(self, batch_size: int) -> "ClassifierTask":
         """Return the task with another number of rows."""
-        return dataclasses.replace(self, batch_size=batch_size)
+        return replace(self, batch_size=batch_size)
 
     def batch(self, *, seed: int) -> Batch:
         """Return a batch of random features and labels."""

@@ -9,11 +9,10 @@ Shapes: B = batch, T = time steps, I = features, K = the stack's output width (H
 C = classes, U = labels a sequence.
 """
 
-import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,16 +109,14 @@ class Classifier(Model):
 
 # The frameworks of the language model, with the builders of their classifiers.
 CLASSIFIERS: dict[str, Framework] = {
-    "torch": dataclasses.replace(
+    "torch": replace(
         FRAMEWORKS["torch"],
         build="sequence_classifier.on_torch:build",
         executions=("eager", "compile", "jit"),
         precisions=("fp32", "fp64"),
         needs_cuda=(),
     ),
-    "tensorflow": dataclasses.replace(
-        FRAMEWORKS["tensorflow"], build="sequence_classifier.on_tensorflow:build"
-    ),
+    "tensorflow": replace(FRAMEWORKS["tensorflow"], build="sequence_classifier.on_tensorflow:build"),
 }
 
 
@@ -170,5 +167,5 @@ def build(config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice:
     Raises:
         UserError: The choice has no classifier, the framework is not installed, or there is no such device.
     """
-    choice = dataclasses.replace(choice, registry=CLASSIFIERS)
+    choice = replace(choice, registry=CLASSIFIERS)
     return choice.builder()(config, weights, choice)

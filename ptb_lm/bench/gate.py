@@ -1,9 +1,8 @@
 """The command `check`: compares variants with the reference (check/), prints the errors and times nothing."""
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +42,8 @@ class Verdict:
     precision: str
     status: str = AGREES
     reason: str = ""
-    errors: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    environment: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    errors: Mapping[str, float] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
     log: str = ""
 
     @property
@@ -146,6 +145,6 @@ def _verdict(options: Options, workload: Workload, variant: Variant, machine: Ma
         with contextlib.closing(pool.Worker(job, identity=0, environment=machine.environment)) as worker:
             worker.warm_up(workload.passes, steps=workload.warm_up_steps, limit=0.0)
     except WorkerError as error:
-        return dataclasses.replace(verdict, status=error.status, reason=str(error), log=error.log)
+        return replace(verdict, status=error.status, reason=str(error), log=error.log)
     facts = worker.facts
-    return dataclasses.replace(verdict, errors=facts["parity"], environment=facts["environment"])
+    return replace(verdict, errors=facts["parity"], environment=facts["environment"])

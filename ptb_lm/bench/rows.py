@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
 
 from ptb_lm.bench import roofline, row_archive
 from ptb_lm.common import json_fields, json_files
@@ -79,12 +78,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     suite: str
     workload: str
-    pass_name: Annotated[str, Meta(pattern=f"^({'|'.join(PASSES)})$")] = msgspec.field(name="pass")
+    pass_name: Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(PASSES)})$")] = msgspec.field(name="pass")
     session: str  # when the run began: only rounds of one session are paired
     variant: str
     label: str  # the variant's name in tables
     baseline: str  # the variant that ratios are to
-    status: Annotated[str, Meta(pattern=f"^({'|'.join(STATUSES)})$")]
+    status: Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(STATUSES)})$")]
     reason: str = ""  # why it is not measured
     planned_rounds: PositiveCount
     cut: str = ""  # how the workload is smaller or larger than declared
@@ -93,7 +92,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     process: Count = 0  # rows with the same number were measured by one process
     steps: PositiveCount = 1
     seconds: Quantity = math.nan  # wall time of all the steps
-    others: Annotated[float, Meta(ge=0, le=1e30)] | None = None  # cores that others took meanwhile
+    others: Annotated[float, msgspec.Meta(ge=0, le=1e30)] | None = None  # cores that others took meanwhile
     note: str = ""
     loss: Finite | None = None  # the first that was compared with the reference
     parity: Mapping[str, Finite] = {}  # errors beside the NumPy reference, and bounds

@@ -1,10 +1,9 @@
 """Options of a run of the benchmark, and the workloads and variants that they select."""
 
-import dataclasses
 import difflib
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant
@@ -108,7 +107,7 @@ def _with_options(workload: Workload, options: Options, added: Sequence[Variant]
             instead = _variants_instead_of(options.baseline, variants)
             raise UserError(f"--baseline {options.baseline}: no such variant of {workload.name}; {instead}")
         variants.append(like.at(precision))
-    return dataclasses.replace(
+    return replace(
         workload,
         task=workload.task if batch is None else workload.task.with_batch_size(batch),
         rounds=rounds,
@@ -133,7 +132,7 @@ def _with_variants(
     every = {variant.name: variant for variant in workload.variants} | found
     beside = {workload.baseline} if with_baseline else set()
     kept = (variant for name, variant in every.items() if name in found or name in beside)
-    return dataclasses.replace(workload, variants=tuple(kept))
+    return replace(workload, variants=tuple(kept))
 
 
 def _match(pattern: str, variants: Sequence[Variant], registry: Mapping[str, Framework]) -> list[Variant]:

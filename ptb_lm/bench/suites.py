@@ -5,9 +5,8 @@ A checkout has more of them (checkout.py).
 
 from __future__ import annotations
 
-import dataclasses
 import pkgutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ptb_lm.bench import checkout
@@ -36,7 +35,7 @@ class Suite:
 
 def _with_repetition(workload: Workload) -> Workload:
     (twice,) = (each for each in workload.variants if each.name == workload.measured_twice)
-    return dataclasses.replace(workload, variants=(*workload.variants, twice.again()))
+    return replace(workload, variants=(*workload.variants, twice.again()))
 
 
 SUITES: dict[str, Suite] = {

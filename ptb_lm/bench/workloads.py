@@ -8,11 +8,10 @@ softmax's kernel as well, whose multiply-adds are those of any other.
 Shapes: B = batch, T = time steps, I = input width, H = hidden units, V = vocabulary.
 """
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -20,7 +19,6 @@ import numpy as np
 
 from ptb_lm.bench import roofline, variants
 from ptb_lm.bench.rows import Work
-from ptb_lm.bench.variants import Variant
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
 from ptb_lm.data.text import Ids
@@ -181,7 +179,7 @@ class LanguageTask:
 
     def with_batch_size(self, batch_size: int) -> "LanguageTask":
         """Return the task with another number of rows."""
-        return dataclasses.replace(self, config=self.config.replace(batch_size=batch_size))
+        return replace(self, config=self.config.replace(batch_size=batch_size))
 
     def rows(self, windows: int, *, seed: int) -> Ids:
         """Return rows of random words [B, L], long enough for some windows."""
@@ -206,7 +204,7 @@ class Workload:
 
     name: str
     task: Task
-    variants: tuple[Variant, ...]
+    variants: tuple[variants.Variant, ...]
     baseline: str  # the variant that speeds are compared with
     measured_twice: str = "torch/cudnn"  # the variant of the A/A test, which a suite adds (suites.py)
     passes: tuple[str, ...] = ("train",)

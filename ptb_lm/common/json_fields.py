@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Meta
 
 T = TypeVar("T")
 
@@ -17,13 +16,13 @@ _SHORT.maxstring = _SHORT.maxother = 80
 MOST = 2**53  # what a float holds exactly: nothing that is counted here comes near
 
 # Types of the fields of a struct that `convert` checks.
-Count: TypeAlias = Annotated[int, Meta(ge=0, le=MOST)]
-PositiveCount: TypeAlias = Annotated[int, Meta(ge=1, le=MOST)]
-Finite: TypeAlias = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
-NonNegative: TypeAlias = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
-Positive: TypeAlias = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+PositiveCount: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
+Finite: TypeAlias = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+NonNegative: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
+Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=sys.float_info.max)]
 # Products and ratios of such numbers are finite, and not 0.
-Quantity: TypeAlias = Annotated[float, Meta(ge=1e-30, le=1e30)]
+Quantity: TypeAlias = Annotated[float, msgspec.Meta(ge=1e-30, le=1e30)]
 
 
 def convert(values: Any, struct: type[T]) -> T:

@@ -1,10 +1,9 @@
 """The way from text to words; and the preparation of raw text, which a run stores, for other text too."""
 
-import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +222,7 @@ class Preparation(Tokenizer):
         """
         if not isinstance(values, dict) or values.keys() != {*FIELDS}:
             raise UserError(f"it must have the keys {', '.join(FIELDS)}")
-        for each in dataclasses.fields(cls):
+        for each in fields(cls):
             if values[each.name] is None and each.default is not None:
                 raise ValueError(f"{each.name} cannot be None")
         convert(values, cls)  # checks the others; what it returns would be written again without the nulls
@@ -237,10 +236,10 @@ def effective_settings(preparation: Preparation | None) -> dict[str, Any]:
         preparation: The preparation; None: the text is prepared already, and every word is kept.
     """
     preparation = preparation or Preparation(min_count=1)
-    return {**dataclasses.asdict(preparation), "min_count": preparation.least_count}
+    return {**asdict(preparation), "min_count": preparation.least_count}
 
 
-FIELDS = tuple(each.name for each in dataclasses.fields(Preparation))
+FIELDS = tuple(each.name for each in fields(Preparation))
 
 
 def from_flags(flag_values: Mapping[str, Any], data: str, *, is_file: bool) -> Preparation | None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from ptb_lm.common import cli, streams
 from ptb_lm.model import fastest, frameworks
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.frameworks import AUTO
 from ptb_lm.model.rules import SAFE_PRECISION
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def choose(config: "RunConfig", *, precision: str, **given: str | None) -> Choic
     own = {"framework": config.choice.framework, "device": config.choice.device, "seed": config.choice.seed}
     wanted = {name: value for name, value in given.items() if value is not None}
     choices = {**own, **wanted, "precision": precision}
-    fixed = [name for name in fastest.AUTO_CHOICES if choices.get(name, AUTO) != AUTO]
+    fixed = [name for name in fastest.AUTO_CHOICES if choices.get(name, frameworks.AUTO) != frameworks.AUTO]
     left = {
         name: value for name, value in choices.items() if name not in fastest.AUTO_CHOICES or name in fixed
     }
@@ -115,13 +114,13 @@ def add_run(
     )
     how.add_argument(
         "--model",
-        choices=(AUTO, *frameworks.MODELS),
+        choices=(frameworks.AUTO, *frameworks.MODELS),
         help="default: auto, the fastest that was measured in the precision",
     )
     how.add_argument("--device", choices=frameworks.DEVICES, help="default: as the run was trained")
     how.add_argument(
         "--precision",
-        choices=(AUTO, *frameworks.PRECISIONS),
+        choices=(frameworks.AUTO, *frameworks.PRECISIONS),
         help=f"default: {precision}",
     )
     return how

@@ -14,12 +14,9 @@ from ptb_lm.data import corpus
 from ptb_lm.data.vocabulary import UNK
 from ptb_lm.inference import evaluated_text, loading
 from ptb_lm.inference.adaptation import AdaptationRequest
-from ptb_lm.inference.evaluated_text import EvaluatedText
 from ptb_lm.inference.reader import score_in_pieces, tokens_per_call
 from ptb_lm.inference.scoring import format_perplexity, perplexity
 from ptb_lm.model import backend, fastest
-from ptb_lm.model.backend import Backend
-from ptb_lm.model.fastest import Decision
 from ptb_lm.model.rules import SAFE_PRECISION
 from ptb_lm.training import evaluation, run_folders
 from ptb_lm.training.run_config import RunConfig
@@ -87,7 +84,7 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
 
 
 def _text_perplexity(
-    model: Backend, text: EvaluatedText, is_unknown: NDArray[np.bool_], *, window: int
+    model: backend.Backend, text: evaluated_text.EvaluatedText, is_unknown: NDArray[np.bool_], *, window: int
 ) -> tuple[float, list[str]]:
     """Score a text as one row.
 
@@ -115,7 +112,7 @@ def _text_perplexity(
     return perplexity(math.fsum(log_p_N), len(log_p_N)), notes
 
 
-def choose(arguments: argparse.Namespace, run: RunConfig) -> Decision:
+def choose(arguments: argparse.Namespace, run: RunConfig) -> fastest.Decision:
     """Return the choices for scoring: the flags', the precision of the training, and the fastest model.
 
     The weights are always stored in float32. If this machine lacks the run's precision, or is slow in it
@@ -137,16 +134,16 @@ def choose(arguments: argparse.Namespace, run: RunConfig) -> Decision:
         device=arguments.device,
     )
     if arguments.precision:
-        return Decision(choice=choose_by(precision=arguments.precision))
+        return fastest.Decision(choice=choose_by(precision=arguments.precision))
     trained_in, is_slow = run.choice.precision, False
     with contextlib.suppress(UserError):  # no model has it here: then float32, or its refusal
         chosen = choose_by(precision=trained_in)
         if chosen.can_have(trained_in):
             is_slow = fastest.is_slow(trained_in, chosen)
             if not is_slow:
-                return Decision(choice=chosen)
+                return fastest.Decision(choice=chosen)
     why = f"is slow here; --precision {trained_in} takes it" if is_slow else "cannot be had here"
-    return Decision(
+    return fastest.Decision(
         choice=choose_by(precision=SAFE_PRECISION),
         reason=f"scored in {SAFE_PRECISION}: {trained_in}, in which the run was trained, {why}",
     )

@@ -1,9 +1,8 @@
 """The choices of a run that are not hyper-parameters: framework, model, device and so on, in one object."""
 
-import dataclasses
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ptb_lm.common.errors import UserError
@@ -38,9 +37,7 @@ class Choice:
     device: str
     precision: str
     seed: int
-    registry: Mapping[str, Framework] = dataclasses.field(
-        default_factory=lambda: FRAMEWORKS, repr=False, compare=False
-    )
+    registry: Mapping[str, Framework] = field(default_factory=lambda: FRAMEWORKS, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         row = self.framework_row
@@ -172,7 +169,7 @@ class Choice:
 
 
 # The names of the choices.
-CHOICE_NAMES = tuple(field.name for field in dataclasses.fields(Choice) if field.name != "registry")
+CHOICE_NAMES = tuple(each.name for each in fields(Choice) if each.name != "registry")
 
 
 def _row(registry: Mapping[str, Framework], framework: str) -> Framework:

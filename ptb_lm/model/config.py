@@ -1,9 +1,8 @@
 """Hyper-parameters: one frozen dataclass, a line for each."""
 
-import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ptb_lm.common.errors import UserError
@@ -298,7 +297,7 @@ class Config:
 
     def replace(self, **changes: Any) -> "Config":
         """Return a copy with some values changed; the new values are checked."""
-        return dataclasses.replace(self, **changes)
+        return replace(self, **changes)
 
 
 def _cosine(start: float, end: float, part: float) -> float:

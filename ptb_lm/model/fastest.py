@@ -3,9 +3,8 @@
 The rules are in rules.py. Where none applies, the safe choice is made: the framework's own layer, in float32.
 """
 
-import dataclasses
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ptb_lm.common.program import command_name
@@ -101,12 +100,12 @@ def choose(
         rule for rule in RULES if rule.applies(choice, config, machine, fixed=fixed, processes=processes)
     )
     if rule := next(applying, None):
-        choice = dataclasses.replace(choice, model=rule.model, precision=rule.precision)
+        choice = replace(choice, model=rule.model, precision=rule.precision)
         return Decision(choice=choice, reason=_explain(choice, config, machine, rule, fixed, processes))
     sole = choice.framework_row.gpu_precisions.get(choice.model)
     if machine.device == "cuda" and sole and "precision" not in fixed:
         reason = f"{choice.model}, as --model says, in {sole}, the one precision of its kernel"
-        return Decision(choice=dataclasses.replace(choice, precision=sole), reason=reason)
+        return Decision(choice=replace(choice, precision=sole), reason=reason)
     return Decision(choice=choice, reason=_explain_safe(choice, config, machine, fixed))
 
 
@@ -140,7 +139,7 @@ def _examine(choice: Choice, ranks: Ranks) -> Machine:
     common = machine.features - {feature for feature, lacks in zip(FEATURES, lacking, strict=True) if lacks}
     if common == machine.features:
         return machine
-    return dataclasses.replace(machine, name=f"unlike devices, one of them {machine.name}", features=common)
+    return replace(machine, name=f"unlike devices, one of them {machine.name}", features=common)
 
 
 def _explain(

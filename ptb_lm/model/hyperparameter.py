@@ -2,12 +2,11 @@
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import math
 import typing
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from typing_extensions import override
@@ -147,17 +146,17 @@ class _StoreTuple(argparse.Action):
 
 def hyperparameter(default: Any, help_text: str, **facts: Any) -> Any:
     """Return a dataclass's field that is a hyper-parameter; the facts are attributes of Hyperparameter."""
-    return dataclasses.field(default=default, metadata={"help": help_text, **facts})
+    return field(default=default, metadata={"help": help_text, **facts})
 
 
 @functools.cache
 def hyperparameters(config: type) -> tuple[Hyperparameter, ...]:
     """Return the hyper-parameters of a configuration's class, in the order of its fields."""
     found = []
-    for field in dataclasses.fields(config):
-        element_types = typing.get_args(field.type)  # of tuple[int, ...]
-        kind: Any = element_types[0] if element_types else field.type
+    for each in fields(config):
+        element_types = typing.get_args(each.type)  # of tuple[int, ...]
+        kind: Any = element_types[0] if element_types else each.type
         found.append(
-            Hyperparameter(name=field.name, kind=kind, is_sequence=bool(element_types), **field.metadata)
+            Hyperparameter(name=each.name, kind=kind, is_sequence=bool(element_types), **each.metadata)
         )
     return tuple(found)

@@ -16,7 +16,6 @@ from markdown.treeprocessors import Treeprocessor
 from markupsafe import Markup
 
 from ptb_lm.common import markdown_tables, streams
-from ptb_lm.common.markdown_tables import Table
 from ptb_lm.pages import plots
 from ptb_lm.pages.plots import Plot
 
@@ -38,7 +37,7 @@ class CaptionedTable:
     """A table with what is to be said above it and below it; or only what is to be said."""
 
     caption: str = ""
-    table: Table | None = None
+    table: markdown_tables.Table | None = None
     remarks: Sequence[str] = ()
 
 

@@ -10,7 +10,6 @@ Shapes: B = batch, T = time steps, N = tokens of a device's window, E = embeddin
 
 import contextlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -87,7 +86,7 @@ class Distribution:
         first = int(tf.get_static_value(context.replica_id_in_sync_group)) == 0
         return context.all_reduce(tf.distribute.ReduceOp.SUM, norm if first else tf.zeros_like(norm))
 
-    def collective(self) -> AbstractContextManager[None]:
+    def collective(self) -> contextlib.AbstractContextManager[None]:
         """Return the context of an operation that waits for other processes.
 
         Raises:
@@ -189,7 +188,7 @@ class Workers(Distribution):
         return self.ranks.strategy.run(lambda: step(0, x_BT, y_BT, state, rate))
 
     @override
-    def collective(self) -> AbstractContextManager[None]:
+    def collective(self) -> contextlib.AbstractContextManager[None]:
         return self.ranks.collective()
 
     @override

@@ -11,7 +11,6 @@ Shapes: N = T * B tokens, B = batch, H = hidden units.
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 import torch
@@ -44,10 +43,10 @@ class Recorder(Protocol):
     What is made while it records, and is given up, may be overwritten by the replay of any of its graphs.
     """
 
-    def on_own_stream(self) -> AbstractContextManager[None]:
+    def on_own_stream(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which work runs on the stream of the recording, after all work begun before."""
 
-    def record(self) -> AbstractContextManager[Graph]:
+    def record(self) -> contextlib.AbstractContextManager[Graph]:
         """Return a context, entered within `on_own_stream`, in which work is recorded and not done."""
 
 

@@ -21,7 +21,6 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.model import cells, rules
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
-from ptb_lm.model.rules import Machine
 from ptb_lm.torch_backend import cpu, gpu, native
 from ptb_lm.torch_backend.cells import Layer
 from ptb_lm.torch_backend.precision import PRECISIONS, gpu_settings
@@ -237,7 +236,7 @@ def _run_profiled_steps(scripted: Layer, layer: Layer, batch_size: int, steps: i
         scripted(x_TBI, state)
 
 
-def examine(device: str) -> Machine:
+def examine(device: str) -> rules.Machine:
     """Return what the choice of a model and a precision depends on. On a CPU this compiles the kernels.
 
     Args:
@@ -248,7 +247,7 @@ def examine(device: str) -> Machine:
             rules.BFLOAT16: torch.cuda.get_device_capability() >= (8, 0),
             rules.HOPPER: torch.cuda.get_device_capability() == (9, 0),
         }
-        return Machine(
+        return rules.Machine(
             device="cuda",
             name=f"the GPU {torch.cuda.get_device_name()}",
             features=frozenset(feature for feature, there in features.items() if there),
@@ -257,7 +256,7 @@ def examine(device: str) -> Machine:
     types = [torch.float32, *([torch.bfloat16] if products else [])]
     has_kernels = all(cpu.find_recurrence_kernels(torch.empty(0, dtype=dtype)) for dtype in types)
     features = {rules.BFLOAT16: bool(products), rules.KERNELS: has_kernels}
-    return Machine(
+    return rules.Machine(
         device="cpu",
         name=f"a CPU with{'' if products else 'out'} {products or 'products in bfloat16'}"
         f"{'' if has_kernels else ', without compiled kernels'}",

@@ -1,8 +1,7 @@
 """Start a run from the weights of another run: --init-from."""
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from ptb_lm.training.run_flags import INIT_FROM_RATE, check_effects, contradicti
 HELD_OUT = ("valid_fraction", "test_fraction")
 STRUCTURE = tuple(each.name for each in HYPERPARAMETERS if each.structural)
 INITIAL_SCALES = ("init_scale", "layer_init_scale")
-TOKENIZER_FIELDS = tuple(each.name for each in dataclasses.fields(Tokenizer))
+TOKENIZER_FIELDS = tuple(each.name for each in fields(Tokenizer))
 VOCABULARY_AXES = {"embedding": 0, "softmax.kernel": 1, "softmax.bias": 0}
 
 
@@ -153,7 +152,7 @@ class ParentRun:
                     f"with {name} = {getattr(run_preparation, name)}; leave the flag out"
                 )
         settings = {name: getattr(run_preparation, name) for name in TOKENIZER_FIELDS}
-        return dataclasses.replace(preparation or Preparation(), **settings)
+        return replace(preparation or Preparation(), **settings)
 
     def make_record(self, corpus: Corpus) -> InitFrom:
         """Return where the weights came from, for the record."""

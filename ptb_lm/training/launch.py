@@ -3,10 +3,9 @@
 This is not in ptb_lm.train, because its imports take longer than --help may.
 """
 
-import dataclasses
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -18,7 +17,6 @@ from ptb_lm.common.signals import StopRequest, TrainingInterrupted
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import backend, parameters
-from ptb_lm.model.backend import Backend
 from ptb_lm.model.ranks import SINGLE_PROCESS, Facts, Ranks
 from ptb_lm.training import display, processes, run_data, run_folders
 from ptb_lm.training.fine_tuning import ParentRun
@@ -139,7 +137,7 @@ def parse_request(flag_values: dict[str, Any], command: str, ranks: Ranks) -> Tr
     )
 
 
-def prepare(request: TrainRequest) -> tuple[TrainRequest, Corpus, Backend]:
+def prepare(request: TrainRequest) -> tuple[TrainRequest, Corpus, backend.Backend]:
     """Load the text and build the model with its first weights; nothing is written.
 
     Returns:
@@ -154,9 +152,7 @@ def prepare(request: TrainRequest) -> tuple[TrainRequest, Corpus, Backend]:
         lambda: _load_text(request), lambda text: _shared_facts(*text, ranks)
     )
     if parent:
-        run_config = dataclasses.replace(
-            run_config, init_from=ranks.run_on_first(lambda: parent.make_record(corpus))
-        )
+        run_config = replace(run_config, init_from=ranks.run_on_first(lambda: parent.make_record(corpus)))
     if request.config_on_disk is not None:
         # Before a model is built of a config.json that somebody has changed.
         ranks.run_on_first(lambda: bool(RunDirectory(directory.path).read_state(run=run_config)))
@@ -170,11 +166,11 @@ def prepare(request: TrainRequest) -> tuple[TrainRequest, Corpus, Backend]:
     model = backend.build(run_config.hyperparameters, weights, run_config.choice, ranks)
     model.prepare_training()
     ranks.barrier()  # one machine may have compiled what another one had already
-    return dataclasses.replace(request, run=run_config), corpus, model
+    return replace(request, run=run_config), corpus, model
 
 
 def run(
-    request: TrainRequest, corpus: Corpus, model: Backend, *, load: host.Load, command_start: float
+    request: TrainRequest, corpus: Corpus, model: backend.Backend, *, load: host.Load, command_start: float
 ) -> int:
     """Create or continue the run directory, train to the end, write result.json; return the exit status.
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
-from msgspec import Meta, Struct
 
 from ptb_lm.common import json_fields, json_files
 from ptb_lm.common.errors import UserError
@@ -36,7 +35,7 @@ RESULT_SCALARS = {
 }
 
 
-class Epoch(Struct):
+class Epoch(msgspec.Struct):
     """A row of metrics.jsonl."""
 
     epoch: PositiveCount
@@ -49,14 +48,14 @@ class Epoch(Struct):
     unaveraged_valid_perplexity: Positive | None = None
 
 
-class Best(Struct):
+class Best(msgspec.Struct):
     """The epoch of the best weights."""
 
     epoch: PositiveCount
     valid_perplexity: Positive
 
 
-class Environment(Struct):
+class Environment(msgspec.Struct):
     """The keys of an environment whose types are checked; it may have others."""
 
     cores: PositiveCount | None = None
@@ -68,7 +67,7 @@ class Environment(Struct):
     device: str | None = None
 
 
-class Result(Struct):
+class Result(msgspec.Struct):
     """The content of result.json."""
 
     test_perplexity: Positive
@@ -88,7 +87,7 @@ class Result(Struct):
     best_possible_perplexity: Positive | None = None
 
 
-class Progress(Struct, forbid_unknown_fields=True):
+class Progress(msgspec.Struct, forbid_unknown_fields=True):
     """The progress of a run. Together with the tensors it is all that resuming needs."""
 
     epoch: Count = 0  # epochs finished
@@ -99,7 +98,7 @@ class Progress(Struct, forbid_unknown_fields=True):
     clocked_seconds: NonNegative = 0.0
     run_seconds: NonNegative = 0.0  # of all processes that worked on this run
     best_epoch: Count = 0  # counted from 1
-    best_perplexity: Annotated[float, Meta(gt=0)] = math.inf  # on the valid split
+    best_perplexity: Annotated[float, msgspec.Meta(gt=0)] = math.inf  # on the valid split
     rows: list[JsonObject] = []  # of metrics.jsonl
     commands: list[str] = []  # one a process
     environments: list[JsonObject] = []  # as each process started

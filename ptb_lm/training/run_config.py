@@ -1,14 +1,12 @@
 """Everything that determines a run, and its form in config.json."""
 
-import dataclasses
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
-from msgspec import Meta, Struct
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.json_fields import Count, Positive, convert
@@ -16,10 +14,10 @@ from ptb_lm.data.preparation import PLAIN, Preparation, Tokenizer
 from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, Config
 
-Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Sha256: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
-class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A text that --data named by its path, or another text in Penn Treebank's folder.
 
     Attributes:
@@ -31,7 +29,7 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sha256: Sha256
 
 
-class InitFrom(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class InitFrom(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The run whose weights a run began with.
 
     Attributes:
@@ -98,7 +96,7 @@ class RunConfig:
             "recipe": self.recipe,
             "data": self.data,
             **self.choice.to_json(),
-            **dataclasses.asdict(self.hyperparameters),
+            **asdict(self.hyperparameters),
         }
 
     @property

@@ -19,7 +19,6 @@ from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.training import metrics, tensors
 from ptb_lm.training.metrics import Best, JsonObject
 from ptb_lm.training.run_config import RESUMABLE, RunConfig
-from ptb_lm.training.tensors import SavedState
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -306,14 +305,14 @@ class RunDirectory:
         tensors.save(self.weights_path, singles, metadata)
 
     @_on_first
-    def read_state(self, corpus: Corpus | None = None, run: RunConfig | None = None) -> SavedState:
+    def read_state(self, corpus: Corpus | None = None, run: RunConfig | None = None) -> tensors.SavedState:
         """Read the newest training state.
 
         Raises:
             UserError: The file is missing, truncated, damaged or foreign, or was saved with another corpus or
                 by another run than these.
         """
-        state, metadata = SavedState.load(self.state_path)
+        state, metadata = tensors.SavedState.load(self.state_path)
         if run is not None:
             self._check_config(run, metadata, self.state_path)
         if corpus is not None and metadata.get("corpus_sha256") != corpus.sha256:
@@ -326,7 +325,7 @@ class RunDirectory:
         return state
 
     @_on_first
-    def write_state(self, state: SavedState, *, corpus: Corpus, run: RunConfig) -> None:
+    def write_state(self, state: tensors.SavedState, *, corpus: Corpus, run: RunConfig) -> None:
         """Write the newest training state, in the precision of the model.
 
         Its folder is made again if somebody removed it while the run was trained.

@@ -17,7 +17,6 @@ from typing import Any
 from ptb_lm.common import cli, files, signals, streams
 from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
 from ptb_lm.common.program import TYPED_COMMAND
-from ptb_lm.common.signals import StopRequest
 from ptb_lm.model.frameworks import AUTO
 from ptb_lm.model.ranks import Ranks
 from ptb_lm.training import processes, run_data, run_folders, seed_runs
@@ -161,7 +160,7 @@ def _train_in_parallel(commands: dict[int, list[str]], jobs: int) -> dict[int, i
     """
     waiting, running, statuses = list(commands.items()), dict[Any, _Child](), dict[int, int]()
     is_forwarded = False
-    with StopRequest() as stop:
+    with signals.StopRequest() as stop:
         try:
             while running or (waiting and not stop.signal_number):
                 while waiting and len(running) < jobs and not stop.signal_number:

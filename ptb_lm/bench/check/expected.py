@@ -7,7 +7,6 @@ count as the variant's.
 
 import base64
 import contextlib
-import dataclasses
 import hashlib
 import inspect
 import io
@@ -16,7 +15,7 @@ import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,7 +65,7 @@ class Question(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: not what can be drawn again."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 class GradientError(NamedTuple):

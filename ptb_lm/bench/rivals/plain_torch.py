@@ -20,7 +20,6 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import torch
@@ -196,7 +195,7 @@ class PlainLoop(TorchLoop):
         return PlainModel(self.config, vocabulary_size)
 
     @property
-    def without_dropout(self) -> Callable[[], AbstractContextManager[None]] | None:
+    def without_dropout(self) -> Callable[[], contextlib.AbstractContextManager[None]] | None:
         """Context manager that switches dropout off; None if that would compile the model anew."""
         return None if self.runtime.execution == "compile" else self._without_dropout
 

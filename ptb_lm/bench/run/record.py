@@ -20,7 +20,6 @@ from ptb_lm.bench.selection import Options
 from ptb_lm.bench.variants import original
 from ptb_lm.common import files, host, json_files
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.files import atomic_write
 
 SETTINGS = "bench.json"
 _REMEDY = "choose another --out, or remove that folder"
@@ -74,7 +73,7 @@ class Record:
             if any(row.is_measured or row.status == rows.WRONG for row in found):
                 raise UserError(f"{folder} {disagreement}; {_REMEDY}")
             self._lines = []  # they say why nothing was measured, by other settings
-            atomic_write(folder / SETTINGS, json.dumps(settings, indent=1) + "\n")
+            files.atomic_write(folder / SETTINGS, json.dumps(settings, indent=1) + "\n")
         self._rewrite()
 
     @property
@@ -124,7 +123,7 @@ class Record:
         }
 
     def _rewrite(self) -> None:
-        atomic_write(self.path, b"".join(text + b"\n" for _, text in self._lines))
+        files.atomic_write(self.path, b"".join(text + b"\n" for _, text in self._lines))
 
 
 def _disagreement(path: Path, settings: Mapping[str, Any]) -> str:

@@ -5,9 +5,8 @@ when it scores the word.
 """
 
 import argparse
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -108,11 +107,11 @@ KINDS: dict[str, Any] = {each.kind: each for each in (DynamicEvaluation, NeuralC
 
 def _settings(kind: str) -> Sequence[Hyperparameter]:
     """Return the settings of a kind by the names of their flags, as dynamic_rate."""
-    return [dataclasses.replace(each, name=f"{kind}_{each.name}") for each in hyperparameters(KINDS[kind])]
+    return [replace(each, name=f"{kind}_{each.name}") for each in hyperparameters(KINDS[kind])]
 
 
 def _check(settings: DynamicEvaluation | NeuralCache) -> None:
-    for each, value in zip(_settings(settings.kind), dataclasses.astuple(settings), strict=True):
+    for each, value in zip(_settings(settings.kind), astuple(settings), strict=True):
         each.check(value)
 
 
@@ -158,7 +157,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="neural cache (Grave et al., 2017): words that followed similar hidden states get more likely",
     )
     for kind, settings in KINDS.items():
-        for each, default in zip(_settings(kind), dataclasses.astuple(settings()), strict=True):
+        for each, default in zip(_settings(kind), astuple(settings()), strict=True):
             group.add_argument(each.flag, help=f"{each.help} (default: {default})", **each.argument)
     group.add_argument(
         "--tune",

@@ -14,7 +14,6 @@ from ptb_lm.data.corpus import Corpus
 from ptb_lm.inference.adaptation import Adaptation, AdaptationRequest, DynamicEvaluation, NeuralCache, tuning
 from ptb_lm.inference.adaptation.adapted_scorer import AdaptedScorer, Perplexities
 from ptb_lm.inference.adaptation.segment_model import SegmentModel
-from ptb_lm.inference.adaptation.tuning import Trials
 from ptb_lm.inference.evaluated_text import EvaluatedText
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
@@ -59,7 +58,7 @@ def evaluate(
     runtime = Runtime(Choice.create(framework="torch", model="basic", precision="fp32", device=device))
     # What a file will hold too is not lost with the reader of a pipe: a tuning takes hours.
     print_line = cli.print_line if request.out is None else cli.try_print_line
-    adaptation, trials, tuned_on = request.adaptation, Trials(), None
+    adaptation, trials, tuned_on = request.adaptation, tuning.Trials(), None
     with runtime.settings():
         model = SegmentModel(run.hyperparameters, weights, device=runtime.device)
         train = text.ids[:0] if text.data is None else text.data.splits["train"]
@@ -103,7 +102,7 @@ def evaluate(
 
 def _tune(
     scorer: AdaptedScorer, corpus: Corpus | None, request: AdaptationRequest, print_line: _PrintLine
-) -> tuple[Adaptation, Trials, str]:
+) -> tuple[Adaptation, tuning.Trials, str]:
     """Choose the settings on the valid split and print them; return them, all trials, and the text's name."""
     assert corpus is not None
     whole = corpus.splits["valid"]
@@ -145,7 +144,7 @@ def _report(
         print_line(text.note)
 
 
-def _describe_trials(trials: Trials, adaptation: Adaptation) -> dict[str, Any]:
+def _describe_trials(trials: tuning.Trials, adaptation: Adaptation) -> dict[str, Any]:
     """Return the part of the result that says how the settings were chosen."""
     # The trial of the chosen settings: the cache's if there is one, since it is tuned last. It need not be
     # the best trial: the unadapted model may be.

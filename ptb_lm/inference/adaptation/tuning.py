@@ -3,11 +3,10 @@
 A grid of values grows: its best value then does not lie where the grid happens to end.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ptb_lm.data.text import Ids
@@ -83,7 +82,7 @@ class _Search:
 
         def measure(settings: DynamicEvaluation, name: str, value: Any) -> float:
             nonlocal best
-            changed = dataclasses.replace(settings, **{name: value})
+            changed = replace(settings, **{name: value})
             if changed not in self.trials:
                 text = self.scorer.score(self.ids, changed, keep_hidden=keep_hidden, description=str(changed))
                 self.note(changed, text.perplexity)
@@ -92,7 +91,7 @@ class _Search:
             return self.trials[changed]
 
         for rule in self._values("dynamic", "rule", start.rule, tuple(DYNAMIC_GRID)):
-            settings = dataclasses.replace(start, rule=rule)
+            settings = replace(start, rule=rule)
             for name, grid in DYNAMIC_GRID[rule].items():
                 values = self._values("dynamic", name, getattr(settings, name), grid)
                 measure_value = functools.partial(measure, settings, name)

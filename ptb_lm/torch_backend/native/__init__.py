@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ptb_lm.torch_backend.native import library
-from ptb_lm.torch_backend.native.library import MissingError
 
 TYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 WIDTH_MULTIPLE = 32  # bfloat16 numbers that a matrix unit takes from a row at once
@@ -299,6 +298,6 @@ def unavailable_reason() -> str | None:
     """Return why there are no kernels; None if there are."""
     try:
         load()
-    except MissingError as error:
+    except library.MissingError as error:
         return str(error)
     return None
