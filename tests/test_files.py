@@ -56,6 +56,18 @@ def test_a_full_disk_leaves_the_old_file_and_names_it(tmp_path: Path) -> None:
     assert files(tmp_path) == {"a": b"old"}
 
 
+def test_of_several_files_the_one_that_fails_is_named(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    with (
+        pytest.raises(OSError, match="File too large") as caught,
+        disk_with_room_for(1000),
+        atomic_path(first),
+    ):
+        atomic_write(second, bytes(1001))
+    assert caught.value.filename == str(second)
+    assert files(tmp_path) == {}
+
+
 def test_a_folder_that_is_missing_or_in_the_files_place_stays_so(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "a"
     with pytest.raises(FileNotFoundError) as caught:

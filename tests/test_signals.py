@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +177,21 @@ def test_a_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.Mo
             else:
                 signal.raise_signal(number)
             monkeypatch.undo()
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError])
+def test_a_library_that_fails_while_it_waits_gives_the_signals_back(error: type[Exception] | None) -> None:
+    def wait() -> None:
+        with signals.handle_in_libraries("it waits", blocks_python=True):
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+            if error:
+                raise error
+
+    with signals.handle_signals("train"):
+        handlers = [signal.getsignal(number) for number in signals.SIGNALS]
+        with pytest.raises(error) if error else nullcontext():
+            wait()
+        assert [signal.getsignal(number) for number in signals.SIGNALS] == handlers
 
 
 @contextmanager

@@ -40,11 +40,11 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def _find_shared(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the facts that all objects have, with equal values."""
+    """Return the facts that all objects have, with values that JSON writes alike: 1 is not 1.0 or true."""
     found: dict[str, Any] = {}
     for key in values[0] if values else ():
         facts = [value.get(key, ...) for value in values]
-        if all(fact == facts[0] and type(fact) is type(facts[0]) for fact in facts):
+        if ... not in facts and len({json.dumps(fact, sort_keys=True) for fact in facts}) == 1:
             found[key] = facts[0]
         elif all(isinstance(fact, dict) for fact in facts) and (part := _find_shared(facts)):
             found[key] = part

@@ -69,7 +69,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     file under the final name. If the block raises, the temporary file is removed and `path` is as it was.
 
     Raises:
-        OSError: The folder is not writable, or the disk is full; `filename` is set to `path`.
+        OSError: The folder is not writable, or the disk is full; `filename` is `path`. One of the block about
+            another file is as it was.
     """
     # In the same folder, because a rename is atomic only within one file system.
     temporary = path.parent / f".{path.name}.{os.urandom(4).hex()}.tmp"
@@ -83,6 +84,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
+        if error.filename not in (None, temporary, str(temporary)):
+            raise
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 

@@ -154,9 +154,11 @@ def handle_in_libraries(waits: str = "", *, blocks_python: bool = False) -> Iter
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
         streams.print_to_stderr(f"{_command}: {waits}; a signal ends it at once")
-        yield
-        for number in numbers:
-            signal.signal(number, _stop)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                signal.signal(number, _stop)
         return
     done = threading.Event()
 
