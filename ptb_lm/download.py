@@ -31,10 +31,13 @@ def _parser() -> cli.Parser:
 
 def _download(arguments: argparse.Namespace) -> int:
     # Imported here, because an HTTP client takes longer to import than --help should.
-    from ptb_lm.data.penn_treebank import MIRRORS, PTB, fetch
+    from ptb_lm.data.penn_treebank import DIGESTS, MIRRORS, fetch
 
     fetched = fetch(arguments.to, mirrors=arguments.mirror or MIRRORS, overwrite=arguments.overwrite)
-    done = f"fetched {', '.join(fetched)} into" if fetched else f"nothing to fetch: {', '.join(PTB)} are in"
+    if fetched:
+        done = f"fetched {', '.join(fetched)} into"
+    else:
+        done = f"nothing to fetch: {', '.join(DIGESTS)} are in"
     cli.print_line(
         f"{done} {arguments.to}, verified. Derived from LDC99T42: for research use; do not redistribute."
     )

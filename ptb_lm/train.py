@@ -26,13 +26,13 @@ _IDLE = "-"  # stands for a hyper-parameter that has no effect
 # flag -> the flag without which it means nothing
 REQUIRED_FLAG = {"overwrite": "run_dir", "extend_vocabulary": "init_from", "jobs": "seeds"}
 # The hyper-parameters that --help describes.
-USUAL = (
+DESCRIBED_FLAGS = (
     *("cell", "num_layers", "hidden_size", "tie_weights"),
     *("batch_size", "epochs", "learning_rate", "keep_prob"),
 )
 # Most runs need none of these: --help names them, --help-all says what they are.
 RARE_FLAGS = (
-    *(each.name for each in HYPERPARAMETERS if each.name not in USUAL),
+    *(each.name for each in HYPERPARAMETERS if each.name not in DESCRIBED_FLAGS),
     *("text_column", "tokenize", "lowercase", "numbers", "min_count", "valid_fraction", "test_fraction"),
     *("batch_size_per_device", "extend_vocabulary", "jobs", "overwrite", "log_interval"),
     *("execution", "unroll", "reduce_precision"),

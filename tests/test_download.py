@@ -37,7 +37,7 @@ from download_server import (
 from ptb_lm import download, train
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus, splits
-from ptb_lm.data.penn_treebank import PTB, DownloadError, fetch
+from ptb_lm.data.penn_treebank import DIGESTS, DownloadError, fetch
 
 WRONG = b" the user's own text \n"
 PROJECT = Path(__file__).resolve().parent.parent
@@ -296,12 +296,12 @@ def test_without_a_network_train_and_download_give_the_same_advice(
 def test_the_command_fetches_penn_treebank_then_keeps_it(
     server: Server, folder: Path, penn_treebank: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = {name: (penn_treebank / name).read_bytes() for name in PTB}
-    assert {name: hashlib.sha256(content).hexdigest() for name, content in files.items()} == PTB
+    files = {name: (penn_treebank / name).read_bytes() for name in DIGESTS}
+    assert {name: hashlib.sha256(content).hexdigest() for name, content in files.items()} == DIGESTS
     assert download.main(["--to", str(folder), "--mirror", server.folder("ptb", files)]) == 0
     out, err = capsys.readouterr()
     assert out.startswith(f"fetched ptb.train.txt, ptb.valid.txt, ptb.test.txt into {folder}, verified. ")
     assert err == ""  # no bar: this is no terminal
-    assert sorted(path.name for path in folder.iterdir()) == sorted(PTB)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(DIGESTS)
     assert download.main(["--to", str(folder), "--mirror", f"{server.url}/nowhere"]) == 0
     assert capsys.readouterr().out.startswith("nothing to fetch: ptb.train.txt, ")

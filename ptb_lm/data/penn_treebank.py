@@ -24,7 +24,7 @@ from ptb_lm.common.files import atomic_path
 from ptb_lm.common.program import command_name
 
 Digests = Mapping[str, str]  # the SHA-256 of a file's content, in hexadecimal, by the file's name
-PTB: Digests = {
+DIGESTS: Digests = {
     "ptb.train.txt": "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
     "ptb.valid.txt": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
     "ptb.test.txt": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
@@ -48,7 +48,7 @@ def fetch(
     folder: Path,
     *,
     mirrors: Sequence[str] = MIRRORS,
-    expected: Digests = PTB,
+    expected: Digests = DIGESTS,
     overwrite: bool = False,
     timeout: float = 30.0,
     deadline: float = 900.0,

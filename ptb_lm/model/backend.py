@@ -247,8 +247,6 @@ def build(
     """
     check_not_forked()
     choice.check_cell(config.cell)
-    if ranks.size > 1 and not choice.framework_row.join:
-        raise UserError(f"{choice.framework} trains in one process here; --framework torch trains in several")
     if ranks.devices > 1 and not choice.framework_row.trains_on_devices:
         raise UserError(f"{choice.framework} trains on one device in each process")
     together = {"ranks": ranks} if ranks.size * ranks.devices > 1 else {}

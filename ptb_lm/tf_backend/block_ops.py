@@ -150,10 +150,8 @@ def sequence_gradient(
     h_before_TBH = tf.concat([h_BH[None], after.h[:-1]], 0)
     factors = _factors(c_BH, after, d_h_TBH, d_c_TBH)
     zeros: _StateGradient = (tf.zeros_like(h_BH), tf.zeros_like(c_BH))
-    if x_TBI.shape[0] is not None and x_TBI.shape[0] <= LONGEST_UNROLLED:
-        d_gates_TBG, (d_h_before_BH, d_c_before_BH) = _unroll(factors, back_GH, zeros)
-    else:
-        d_gates_TBG, (d_h_before_BH, d_c_before_BH) = _loop(factors, back_GH, zeros)
+    go_back = _unroll if x_TBI.shape[0] is not None and x_TBI.shape[0] <= LONGEST_UNROLLED else _loop
+    d_gates_TBG, (d_h_before_BH, d_c_before_BH) = go_back(factors, back_GH, zeros)
     d_gates_NG = tf.reshape(d_gates_TBG, [-1, 4 * hidden])
     inputs = tf.reshape(tf.concat([x_TBI, h_before_TBH], 2), [-1, width + hidden])
     d_x_TBI = tf.reshape(tf.matmul(d_gates_NG, weight[:width], transpose_b=True), tf.shape(x_TBI))

@@ -187,9 +187,8 @@ def use_float32_library(x: Tensor) -> contextlib.AbstractContextManager[None]:
 
 
 def _takes_onednn_in_float32(x: Tensor) -> bool:
-    if torch.compiler.is_compiling() or x.device.type != "cpu" or x.dtype != torch.float32:
-        return False
-    return get_implementation().float32_library == "oneDNN"
+    is_ours = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.compiler.is_compiling()
+    return is_ours and get_implementation().float32_library == "oneDNN"
 
 
 def find_openblas_kernels(*matrices: Tensor) -> native.Kernels | None:
@@ -276,10 +275,10 @@ def has_bfloat16_lstm() -> bool:
 
 def find_kernels(*tensors: Tensor) -> native.Kernels | None:
     """Return our own kernels if they are chosen and take such tensors; those of the recurrence may not."""
-    if torch.compiler.is_compiling():
-        return None
     # This comes first: where a GPU computes, nothing is compiled for the CPU.
-    if any(tensor.device.type != "cpu" or tensor.dtype not in native.TYPE_NAMES for tensor in tensors):
+    if torch.compiler.is_compiling() or any(
+        tensor.device.type != "cpu" or tensor.dtype not in native.TYPE_NAMES for tensor in tensors
+    ):
         return None
     return native.load() if get_implementation().kernels == "native" else None
 

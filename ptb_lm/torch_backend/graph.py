@@ -11,7 +11,7 @@ Shapes: N = T * B tokens, B = batch, H = hidden units.
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,29 +30,10 @@ WARM_UP = 3  # steps before the capture, in which libraries choose kernels and a
 _failure: str | None = None
 
 
-class Graph(Protocol):
-    """Recorded work: torch.cuda.CUDAGraph, or a substitute for one without a GPU."""
-
-    def replay(self) -> None:
-        """Do the recorded work, on the same tensors."""
-
-
-class Recorder(Protocol):
-    """A recorder of steps, one for each length of window: a `CudaRecorder`, or a substitute for one.
-
-    What is made while it records, and is given up, may be overwritten by the replay of any of its graphs.
-    """
-
-    def on_own_stream(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which work runs on the stream of the recording, after all work begun before."""
-
-    def record(self) -> contextlib.AbstractContextManager[Graph]:
-        """Return a context, entered within `on_own_stream`, in which work is recorded and not done."""
-
-
 class CudaRecorder:
     """A recorder of CUDA graphs, which share the memory of what they compute on the way.
 
+    What is made while it records, and is given up, may be overwritten by the replay of any of its graphs.
     One graph is replayed after the other, on one stream, and nothing in that memory is read after the replay
     of another graph: a step takes what it goes on with out of it.
 
@@ -69,7 +50,7 @@ class CudaRecorder:
 
     @contextlib.contextmanager
     def on_own_stream(self) -> Iterator[None]:
-        """Return a context in which work runs on its own stream.
+        """Return a context in which work runs on its own stream, after all work begun before.
 
         cuBLAS has a workspace a stream: what is recorded finds the one of the steps before it. Memory that
         graphs share is of one stream, too.
@@ -84,8 +65,8 @@ class CudaRecorder:
             current.wait_stream(self._stream)
 
     @contextlib.contextmanager
-    def record(self) -> Iterator[Graph]:
-        """Return a context in which work is recorded."""
+    def record(self) -> Iterator[torch.cuda.CUDAGraph]:
+        """Return a context, entered within `on_own_stream`, in which work is recorded and not done."""
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
         with pause_garbage_collection(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
@@ -95,7 +76,7 @@ class CudaRecorder:
 class CapturedStep(NamedTuple):
     """A step for windows of one length, and the tensors that its replay reads and writes."""
 
-    graph: Graph
+    graph: torch.cuda.CUDAGraph
     ids_N: Tensor
     targets_N: Tensor
     loss: Tensor  # in the memory that graphs share
@@ -110,7 +91,7 @@ class GraphedStep:
         rate: The learning rate that `step` reads, a tensor on the device.
         others: Other tensors that `step` changes, at any learning rate.
         generator: The random stream that `step` draws from.
-        recorder: Recorder of the step.
+        recorder: Recorder of the step; tests have a substitute that needs no GPU.
     """
 
     def __init__(
@@ -120,7 +101,7 @@ class GraphedStep:
         rate: Tensor,
         others: Sequence[Tensor],
         generator: torch.Generator,
-        recorder: Recorder,
+        recorder: CudaRecorder,
     ) -> None:
         self._step = step
         self._rate = rate

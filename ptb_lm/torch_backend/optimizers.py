@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
+from ptb_lm.model.reference_updates import BETA_1, BETA_2, EPSILON
 from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.cells import ParameterView, export_arrays, load_arrays
 from ptb_lm.torch_backend.network import Network
@@ -215,11 +216,11 @@ class Adam(Optimizer):
             capturable=self._on_gpu,
             found_inf=None if clipping.overflowed is None else clipping.overflowed.float(),
             amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
+            beta1=BETA_1,
+            beta2=BETA_2,
             lr=(rate * length).to(self._rate_dtype),
             weight_decay=steps * config.weight_decay / length,
-            eps=1e-8,
+            eps=EPSILON,
             maximize=False,
         )
         network.refresh()

@@ -269,9 +269,8 @@ class TorchRanks(Ranks):
             end = time.monotonic() + REPORT_SECONDS
             while time.monotonic() < end:
                 if self._store.check(["failed/0"]):
-                    time.sleep(
-                        1
-                    )  # for the first to speak: torchrun ends it as soon as this process has ended
+                    # For the first to speak: torchrun ends it as soon as this process has ended.
+                    time.sleep(1)
                     return False
                 time.sleep(0.1)
         except RuntimeError:

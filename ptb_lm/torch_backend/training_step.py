@@ -17,7 +17,7 @@ from ptb_lm.model.backend import Arrays
 from ptb_lm.model.ranks import Ranks
 from ptb_lm.torch_backend import cpu, exchange
 from ptb_lm.torch_backend.dropout import WindowDropout, apply_in_order, mask_weights
-from ptb_lm.torch_backend.graph import CudaRecorder, GraphedStep, Recorder, WindowStep
+from ptb_lm.torch_backend.graph import CudaRecorder, GraphedStep, WindowStep
 from ptb_lm.torch_backend.loss import (
     Loss,
     add_by_word,
@@ -79,7 +79,7 @@ class TrainingStep:
         if execution == "graph":
             self.execute_step = self.capture(CudaRecorder(network.device, self.dropout.generator))
 
-    def capture(self, recorder: Recorder) -> GraphedStep:
+    def capture(self, recorder: CudaRecorder) -> GraphedStep:
         """Return `step` as graphs, each captured at the first window of a length."""
         others = [*self.optimizer.state, *([self.loss_scale.state] if self.loss_scale else [])]
         return GraphedStep(

@@ -117,13 +117,9 @@ class Checkpoints:
         config = self.run.hyperparameters
         best = self.directory.read_best(self.run, self.corpus.vocabulary)
         newest = self.directory.read_state(self.corpus, self.run)
-        progress, dtype = (
-            newest.progress,
-            np.float64 if self.run.choice.precision == "fp64" else np.float32,
-        )
-        weight_sets = (
-            (newest.weights, newest.averages) if self.averages.have_values(progress) else (newest.weights,)
-        )
+        progress = newest.progress
+        dtype = np.float64 if self.run.choice.precision == "fp64" else np.float32
+        weight_sets = [newest.weights, *([newest.averages] if self.averages.have_values(progress) else [])]
         try:
             for weights in weight_sets:
                 shapes = parameters.shapes(config, len(self.corpus.vocabulary))
@@ -139,11 +135,12 @@ class Checkpoints:
         except (UserError, KeyError) as error:
             problem = f"it lacks the tensor {error}" if isinstance(error, KeyError) else error
             raise UserError(f"{self.directory.state_path} does not fit this run: {problem}") from None
-        self._compare_with_best(progress, best, epochs=config.epochs)
+        self._compare_with_best(progress, best)
         return state, progress
 
-    def _compare_with_best(self, progress: Progress, best: JsonObject | None, *, epochs: int) -> None:
-        """Check that the state and the best weights can be continued to so many epochs; update the best."""
+    def _compare_with_best(self, progress: Progress, best: JsonObject | None) -> None:
+        """Check that the state and the best weights can be continued to the run's epochs; update the best."""
+        epochs = self.run.hyperparameters.epochs
         done = max(progress.epoch, best["epoch"] if best else 0)
         # Within an epoch the weights are no longer those of the end of the epoch before.
         least = max(done, progress.epoch + bool(progress.step))

@@ -189,7 +189,7 @@ class Display:
             total=self.steps,
             initial=self.progress.step,
             leave=False,
-            disable=None,
+            disable=True if sys.stderr is None else None,
             dynamic_ncols=True,
             bar_format=fit_bar([], 0),
         )

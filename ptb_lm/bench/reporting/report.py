@@ -22,7 +22,6 @@ from ptb_lm.comparison import tables
 from ptb_lm.comparison.runs import RunGroup, read_groups
 from ptb_lm.pages.bars import Bar, BarPlot
 from ptb_lm.pages.document import CaptionedTable, Document, Section, to_html, to_markdown
-from ptb_lm.pages.plots import MISSING
 
 _HOW_TO_READ = Path(__file__).parent / "templates" / "how_to_read.md"
 MARKDOWN, PAGE = "report.md", "report.html"
@@ -57,8 +56,8 @@ def write_report(
     cli.print_line(f"wrote {out / MARKDOWN}")
     try:
         html = to_html(document)
-    except UserError:
-        cli.print_line(f"{PAGE} is not written: {MISSING}")
+    except UserError as error:
+        cli.print_line(f"{PAGE} is not written: {error}")
         return summary, out / MARKDOWN
     atomic_write(out / PAGE, html)
     cli.print_line(f"wrote {out / PAGE}")

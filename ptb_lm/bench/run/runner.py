@@ -84,15 +84,17 @@ def _rounds(measurement: Measurement) -> Iterator[str]:
             later = [seconds for process, seconds in laps.items() if process > 0]
             lap, now = statistics.fmean(later or laps.values()), time.monotonic()
             left = int(min((60 * workload.minutes - (now - start)) / lap, MOST))
+            ratios = _ratios(measurement)
             count = count_processes(
-                _ratios(measurement),
+                ratios,
                 least=workload.processes,
                 affordable=index // ROUNDS_OF_A_PROCESS + max(0, left),
             )
             workload = measurement.workload = _with_processes(workload, count)
             minutes = (now - start + lap * (workload.processes - index / ROUNDS_OF_A_PROCESS)) / 60
             cli.print_line(
-                f"{workload.name}: {_describe_plan(measurement)}, some {minutes:.0f} minutes in all"
+                f"{workload.name}: {_describe_plan(workload.processes, ratios)}, "
+                f"some {minutes:.0f} minutes in all"
             )
         if index >= workload.rounds:
             return
@@ -236,9 +238,8 @@ def _spread(ratios: Sequence[intervals.LogMean]) -> float:
     return math.sqrt(statistics.fmean(each.units * (each.error or 0.0) ** 2 for each in ratios))
 
 
-def _describe_plan(measurement: Measurement) -> str:
+def _describe_plan(processes: int, ratios: Sequence[intervals.LogMean]) -> str:
     """Say how many processes there will be, and what they should resolve."""
-    processes, ratios = measurement.workload.processes, _ratios(measurement)
     what = f"{processes} processes of each variant"
     if not ratios:
         return what

@@ -71,9 +71,7 @@ class AdaptedScorer:
             keep_hidden: True to return the hidden states, too.
             description: The name of the text for the progress bar.
         """
-        squares = None
-        if dynamic is not None and dynamic.rule == "rms":
-            squares = self._mean_squares(dynamic.segment)
+        squares = self._mean_squares(dynamic.segment) if dynamic and dynamic.rule == "rms" else None
         with cli.progress_bar(len(ids) - 1, description) as bar:
             return dynamic_evaluation.score(
                 self._model,

@@ -228,9 +228,10 @@ class SegmentModel:
         d_products = dict(zip(products, others, strict=True))
         after = [(h_H.detach(), c_H.detach()) for h_H, c_H in scores.state]
         scores = SegmentScores(scores.log_p_T.detach(), scores.hidden_TH.detach(), after)
-        factors = {"softmax.kernel": (scores.hidden_TH, d_logits_TV)}
         if self.is_tied:
             factors = {"embedding": (d_logits_TV, scores.hidden_TH)}
+        else:
+            factors = {"softmax.kernel": (scores.hidden_TH, d_logits_TV)}
         vectors = {"softmax.bias": d_logits_TV.sum(0)}
         for run in runs:
             for name, product in run.products.items():
