@@ -16,6 +16,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks
 from ptb_lm.torch_backend.cells import Layer, LayerState
+from ptb_lm.torch_backend.optimizers import Clipping
 
 Weights: TypeAlias = Mapping[str, np.ndarray]
 Model: TypeAlias = Any  # a Backend or a Classifier
@@ -376,6 +377,18 @@ def clip_forgotten(config: Any, weights: Weights) -> Model:
     return right(dataclasses.replace(config, clip_value=None), weights)
 
 
+def clipped(change: Callable[[Clipping, Tensor], Clipping]) -> Mutant:
+    """Return what builds a language model whose clipping, made of the gradient's norm, is changed."""
+
+    def build(config: Any, weights: Weights) -> Model:
+        model = right(config, weights)
+        make = model.training.make_clipping
+        model.training.make_clipping = lambda norm, *, steps: change(make(norm, steps=steps), norm)
+        return model
+
+    return build
+
+
 def top_layer_skipped(config: Any, weights: Weights) -> Model:
     """Build a model with a layer fewer."""
     if isinstance(config, Config):
@@ -469,6 +482,10 @@ EVERY: dict[str, Mutant] = {
 LANGUAGE: dict[str, Mutant] = {
     "state not carried": wrapped(StateNotCarried),
     "clip forgotten": clip_forgotten,
+    "short gradients stretched": clipped(lambda right, norm: right._replace(divisor=norm)),
+    "short gradients dropped": clipped(
+        lambda right, norm: right._replace(divisor=right.divisor / (norm > right.bound))
+    ),
 }
 DROPPING: dict[str, Mutant] = {
     "top dropout left out": top_dropout_left_out,

@@ -16,17 +16,19 @@ they are.
 
 An interval covers the differences between processes within one session on one machine. It does not cover
 another machine, another build of the libraries, another day's temperature or neighbours. Each interval is a
-95 % statement by itself: of twenty, one misses on average.
+95 % statement by itself: of twenty, one misses on average. The fastest of several is chosen by the same rows,
+and so is ahead by chance, too: what is said of it takes wider ones (`joint_confidence`).
 """
 
 import functools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 Round = TypeVar("Round")  # what tells rounds apart
+Process: TypeAlias = Hashable  # what tells processes apart
 
 CONFIDENCE = 0.95
 NORMAL_TENTH = -1.2816  # the 0.1 quantile of the normal distribution
@@ -71,9 +73,13 @@ class LogMean:
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % confidence interval (low, high) of the ratio; None where there is only one unit."""
+        return self.interval_of(CONFIDENCE)
+
+    def interval_of(self, confidence: float) -> tuple[float, float] | None:
+        """Return the interval of a confidence, between 0 and 1."""
         if self.error is None:
             return None
-        half = t_quantile(self.freedom) * self.error
+        half = t_quantile(self.freedom, confidence=confidence) * self.error
         return math.exp(self.mean - half), math.exp(self.mean + half)
 
     @property
@@ -111,7 +117,7 @@ def spread(values: Sequence[float]) -> Spread:
 def ratio(
     baseline: Mapping[Round, float],
     variant: Mapping[Round, float],
-    processes: Mapping[Round, tuple[int, int]],
+    processes: Mapping[Round, tuple[Process, Process]],
 ) -> LogMean | None:
     """Compare a variant with the baseline in the rounds that both have.
 
@@ -132,7 +138,7 @@ def ratio(
         return None
     pairs = {number: processes[number] for number in logs}
 
-    def mean_of_units(pairs: Mapping[Round, tuple[int, int]]) -> LogMean:
+    def mean_of_units(pairs: Mapping[Round, tuple[Process, Process]]) -> LogMean:
         units = _split_independent(pairs)
         return _log_mean([statistics.fmean(logs[number] for number in unit) for unit in units], "process")
 
@@ -145,11 +151,11 @@ def ratio(
     return mean if mean.units >= PROCESSES_FOR_A_UNIT else _log_mean(list(logs.values()), "round")
 
 
-def _split_independent(processes: Mapping[Round, tuple[int, int]]) -> list[list[Round]]:
+def _split_independent(processes: Mapping[Round, tuple[Process, Process]]) -> list[list[Round]]:
     """Group rounds so that no process of either side worked in two groups."""
-    groups: list[tuple[list[Round], set[int], set[int]]] = []
+    groups: list[tuple[list[Round], set[Process], set[Process]]] = []
     for number, (base, own) in processes.items():
-        union: tuple[list[Round], set[int], set[int]] = ([number], {base}, {own})
+        union: tuple[list[Round], set[Process], set[Process]] = ([number], {base}, {own})
         apart = []
         for group in groups:
             if group[1] & union[1] or group[2] & union[2]:
@@ -189,6 +195,14 @@ def count_units(deviation: float, *, freedom: float, half_width: float, most: in
     while units < most and t_quantile(units - 1) * largest / math.sqrt(units) > half_width:
         units += 1
     return units
+
+
+def joint_confidence(things: int) -> float:
+    """Return the confidence of the interval of each pair of things for 95 % that all hold at once.
+
+    It is Bonferroni's, for all pairs, as any two of them may come out as the first and the last.
+    """
+    return 1 - (1 - CONFIDENCE) / max(1, math.comb(things, 2))
 
 
 @functools.cache

@@ -46,7 +46,7 @@ class Result:
     @property
     def mean_rate(self) -> intervals.LogMean | None:
         """Items a second: the geometric mean over processes, with its interval."""
-        processes = group_by_key((row.process, row.rate) for row in self.blocks)
+        processes = group_by_key(((row.session, row.process), row.rate) for row in self.blocks)
         return intervals.geometric_mean([*processes.values()]) if processes else None
 
     @property
@@ -72,7 +72,7 @@ class Result:
     @property
     def processes(self) -> int:
         """The number of processes that measured it."""
-        return len({row.process for row in self.blocks})
+        return len({(row.session, row.process) for row in self.blocks})
 
     @property
     def engine(self) -> str:
@@ -197,7 +197,11 @@ def pair(blocks: Sequence[Row], base: Sequence[Row]) -> intervals.LogMean | None
     return intervals.ratio(
         {key: row.seconds_per_step for key, row in theirs.items()},
         {key: row.seconds_per_step for key, row in ours.items()},
-        {key: (theirs[key].process, row.process) for key, row in ours.items() if key in theirs},
+        {
+            (session, number): ((session, theirs[session, number].process), (session, row.process))
+            for (session, number), row in ours.items()
+            if (session, number) in theirs
+        },
     )
 
 

@@ -309,9 +309,10 @@ class OwnNorm(mutants.Wrapped):
 
     off = 1e-3
 
-    def train_step(self, x_BT: Any, y_BT: Any, state: Any, *, learning_rate: float) -> Any:
-        rate = learning_rate / (1 - self.off)
-        return self.model.train_step(x_BT, y_BT, state, learning_rate=rate)
+    def __init__(self, model: Any, weights: mutants.Weights) -> None:
+        super().__init__(model, weights)
+        make = model.training.make_clipping
+        model.training.make_clipping = lambda norm, *, steps: make((1 - self.off) * norm, steps=steps)
 
     def read(self, losses: Any) -> Any:
         return [
@@ -540,7 +541,7 @@ def test_of_a_large_task_some_rows_are_copies_of_others(task: Any, monkeypatch: 
 
     found = check.check(task, mutants.wrapped(Spy), precision="fp32", seed=3)
     assert (found.errors["rows"], found.errors["distinct_rows"]) == (6, 3)
-    for step in seen:
+    for step in seen[: problem.STEPS]:  # those that are compared with the reference
         rows = np.nan_to_num(np.asarray(step))
         assert len(rows) == 6
         assert len({row.tobytes() for row in rows}) == 3

@@ -2,12 +2,14 @@
 
 The model that is compared is the one that is timed afterwards, in its execution and precision and at the
 workload's own batch size, steps, widths and vocabulary: the loss of two consecutive training steps, the norm
-of the gradient, and the gradient of every tensor, which is read off the change of the weights in a step.
+of the gradient, and the gradient of every tensor, which is read off the change of the weights in a step. And
+a language model's step moves the weights by a gradient that is too short to be clipped.
 After the warm-up it is compared once more: a program may do its first steps otherwise than the later ones, as
 one does that captures a graph after some.
 
 problem.py draws the weights and the data; expected.py has the reference's answer, kept in a cache;
-language.py puts the question to a language model; bounds.py says how far off it may be.
+language.py puts the question to a language model; update.py looks at how far a step goes; bounds.py says how
+far off it may be.
 """
 
 import functools

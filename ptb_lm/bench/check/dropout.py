@@ -25,8 +25,8 @@ from typing_extensions import override
 
 from ptb_lm.bench.check import expected, problem
 from ptb_lm.bench.check.bounds import Errors, WrongError
+from ptb_lm.bench.check.update import check_update
 from ptb_lm.bench.workloads import LanguageTask
-from ptb_lm.data.text import Ids
 from ptb_lm.model import reference
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.config import Config
@@ -231,30 +231,8 @@ def check_losses(task: LanguageTask, model: Backend, errors: Errors, *, seed: in
             f"NumPy reference's: is there dropout on the top output, at the keep probability "
             f"{task.config.unit_keep_probs[-1]:g}?"
         )
-    _check_update(task, model, errors, x_BT, y_BT)
+    check_update(task, model, errors, x_BT, y_BT, what="with dropout")
     return deviations, seconds[0]
-
-
-def _check_update(task: LanguageTask, model: Backend, errors: Errors, x_BT: Ids, y_BT: Ids) -> None:
-    """Check that a training step moves every tensor, and all together by their clipped gradient."""
-    clip = task.config.max_grad_norm
-    rate = problem.UPDATES[-1] / clip  # so large that the weights' own rounding does not count
-    before = model.export_weights()
-    _, loss = model.train_step(x_BT, y_BT, model.zero_state(task.batch_size), learning_rate=rate)
-    (measured,) = model.read([loss])
-    after = model.export_weights()
-    decayed = 1 - rate * task.weight_decay
-    moved = {
-        name: float(np.linalg.norm(decayed * before[name].astype(np.float64) - after[name]))
-        for name in before
-    }
-    for name, distance in moved.items():
-        if distance == 0:
-            raise WrongError(f"its training step with dropout does not move {name}")
-    clipped = max(min(measured.gradient_norm, clip), np.finfo(np.float64).tiny)
-    off = float(abs(math.hypot(*moved.values()) / rate - clipped) / clipped)
-    what = "update of the weights in a training step with dropout"
-    errors.add("norm", what, off, beside="its gradient after clipping")
 
 
 def _drawn_mask(spec: MaskSpec, rng: np.random.Generator) -> NDArray[np.floating]:

@@ -15,6 +15,8 @@ Dropout. What is timed is what is compared, as it stands, wherever that is possi
   clipping. The first finds what is wrong in the computation, the second dropout that is missing, and steps
   that leave something out.
 
+In both steps the gradient is clipped. So one more is done whose gradient is too short for that (update.py).
+
 The norm. A variant may sum up its norm as torch does, in float32 (bounds.py), and clips by what it found.
 That norm is held to its own bound. All else is compared as it follows from it: gradients are read off the
 weights by the variant's own norm, and the reference's second step begins as far from the first as the
@@ -33,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.bench import rows
-from ptb_lm.bench.check import dropout, expected, problem
+from ptb_lm.bench.check import dropout, expected, problem, update
 from ptb_lm.bench.check.bounds import BOUNDS, CheckResult, Errors, WrongError
 from ptb_lm.bench.check.language_question import LanguageQuestion, stretch_answer
 from ptb_lm.bench.run.timed_steps import reports_masks
@@ -74,6 +76,7 @@ def check(
             _compare(second, question, errors)  # its later steps, too: only `model` is compared again
         deviations, seconds = dropout.check_losses(task, model, errors, seed=seed)
         if earlier:
+            update.check_short_gradient(task, model, errors, seed=seed)
             return earlier
         if not without:
             first = first._replace(seconds=seconds)
@@ -81,6 +84,7 @@ def check(
             f"{how}; with it, the mean of {dropout.WINDOWS} losses is off by "
             f"{deviations:.1f} standard deviations; a step moves the weights by its gradient's norm"
         )
+    update.check_short_gradient(task, model, errors, seed=seed)
     return CheckResult(
         loss=first.loss / task.config.num_steps,
         first_step_seconds=first.seconds,

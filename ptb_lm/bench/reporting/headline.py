@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ptb_lm.bench.intervals import LogMean
+from ptb_lm.bench.intervals import LogMean, joint_confidence
 from ptb_lm.bench.reporting import formats, result_table
 from ptb_lm.bench.reporting.sentences import write_items
 from ptb_lm.bench.results import ResultGroup, Summary, distinct, group_by_key, speed_ratio
@@ -134,15 +134,25 @@ def _compare(group: ResultGroup) -> dict[str, Any]:
     ratios = {
         each.variant: speed_ratio(first, each) for each in group.candidates if first and each is not first
     }
-    intervals = {name: ratio.interval for name, ratio in ratios.items() if ratio and ratio.interval}
-    slower = {name: low - 1 for name, (low, _) in intervals.items() if low > 1}
-    near = {name: max(high, 1 / low) - 1 for name, (low, high) in intervals.items() if name not in slower}
-    unknown = [group.label(name) for name in ratios if name not in intervals]
+    known = {name: ratio for name, ratio in ratios.items() if ratio and ratio.interval}
+    # The fastest is the fastest of so many by these rows: what it is ahead by is said of all pairs at once.
+    confidence = joint_confidence(len(ratios) + 1)
+    slower = {
+        name: interval[0] - 1
+        for name, ratio in known.items()
+        if (interval := ratio.interval_of(confidence)) and interval[0] > 1
+    }
+    near = {
+        name: max(ratio.interval[1], 1 / ratio.interval[0]) - 1
+        for name, ratio in known.items()
+        if name not in slower and ratio.interval
+    }
+    unknown = [group.label(name) for name in ratios if name not in known]
     # It may have been faster than all of these.
     broken_off = [
         each.label for each in group.measured_results if each.status != MEASURED and not each.is_repetition
     ]
-    units = {ratio.unit for ratio in ratios.values() if ratio and ratio.interval}
+    units = {ratio.unit for ratio in known.values()}
     return {
         "alone": not ratios,
         "slower": slower,
