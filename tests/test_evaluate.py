@@ -402,6 +402,8 @@ def test_a_moved_run_is_scored_with_its_data_elsewhere(
     [
         (["--text", "x", "--data", "y"], "--data"),
         (["--text", "x", "--split", "valid"], "not allowed with argument --text"),
+        (["--execution", "compile"], "--execution compile would change nothing"),
+        (["--execution", "jit", "--model", "basic"], "--execution jit would change nothing"),
         *(
             ([flag, "nonsense"], f"argument {flag}: invalid choice: 'nonsense'")
             for flag in ("--split", "--model", "--framework", "--device")

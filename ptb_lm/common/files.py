@@ -102,6 +102,11 @@ def atomic_write(path: Path, content: str | bytes) -> None:
         temporary.write_bytes(data)
 
 
+def absolute(path: Path) -> Path:
+    """Return a path that means the same from any folder, even if folders that `..` leaves are moved."""
+    return path.resolve() if ".." in path.parts else path.absolute()
+
+
 def output_problem(path: Path | None, *, overwrite: bool) -> str:
     """Return why a path may not be written to, for people; "" if it may.
 

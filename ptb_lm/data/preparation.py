@@ -128,7 +128,9 @@ class Tokenizer:
             gap = "" if word == EOS else between
 
     def _normalize(self, words: list[str]) -> list[str]:
-        if self.lowercase:
+        if self.lowercase and self.tokenize == "characters":
+            words = [each for word in words for each in word.lower()]  # a capital may become two
+        elif self.lowercase:
             # N for a number stays, so that tokenizing a text again does not change it.
             kept = NUMBER if self.numbers else None
             words = [word if word == kept else word.lower() for word in words]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ptb_lm.common.errors import UserError, how_to_install
+from ptb_lm.common.files import absolute
 from ptb_lm.data.reading_notes import ReadingNotes
 
 COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
@@ -119,7 +120,7 @@ def as_pieces(rows: Iterable[tuple[int, str]]) -> Iterator[str]:
     lines = (text for _, text in rows)
     while piece := "".join(itertools.islice(lines, 100)):
         # JSON can have halves of surrogate pairs, which no file can.
-        yield piece.encode(errors="replace").decode()
+        yield re.sub("[\ud800-\udfff]", "\ufffd", piece)
 
 
 def hub_files(name: str) -> dict[str, list[Path]]:
@@ -147,7 +148,7 @@ def hub_files(name: str) -> dict[str, list[Path]]:
 def absolute_name(data: str) -> str:
     """Return a name that means the same data set from any folder."""
     name = data.removeprefix(HUB)
-    return f"{HUB}{Path(name).absolute()}" if Path(_place(name)[0]).is_dir() else data
+    return f"{HUB}{absolute(Path(name))}" if Path(_place(name)[0]).is_dir() else data
 
 
 def _place(name: str) -> tuple[str, str | None]:
@@ -260,6 +261,8 @@ def _choose(is_text: Mapping[str, bool], column: str | None, path: Path, notes: 
     if column is None and len(texts) == 1:
         notes.columns[texts[0]] = in_first_line
         return texts[0]
+    if column is None and not texts:
+        raise UserError(f"{path} has the columns {', '.join(is_text)}, and none of them has text{where}")
     lacks = "" if column is None else f"has no column {column!r}{where}; it "
     raise UserError(
         f"{path} {lacks}has the columns {', '.join(is_text)}: choose the one that has the text with "

@@ -116,10 +116,13 @@ def encode_lines(
     """Encode each line as a sentence; the first goes on with one if `begins` is false.
 
     Raises:
-        LineError: A line is no string, or the vocabulary lacks a word of it and has no `<unk>`.
+        LineError: A line is no string, or has a newline before its end; or the vocabulary lacks a word of it
+            and has no `<unk>`.
     """
     for number, line in enumerate(lines, 1):
         try:
+            if isinstance(line, str) and "\n" in line.removesuffix("\n"):
+                raise UserError("a newline ends a sentence: give each as a string of its own")
             yield encode(line, vocabulary, begins=begins or number > 1, tokenizer=tokenizer)
         except UserError as error:
             raise LineError(number, str(error)) from None

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.data.preparation import PLAIN, Tokenizer
+from ptb_lm.data.preparation import PLAIN, SPACE, Tokenizer
 from ptb_lm.data.text import Ids
 from ptb_lm.data.vocabulary import EOS, Vocabulary
 from ptb_lm.inference import inputs
@@ -157,7 +157,7 @@ class LanguageModel:
         inputs.check_whole(ahead, least=1, name="ahead")
         if unit not in tuple(NATS_PER_UNIT):
             raise UserError(f"the unit must be one of {', '.join(NATS_PER_UNIT)}, not {unit!r}")
-        begins = not carry_state or self.reader.resume(self.state).last_word == self.reader.eos
+        begins = not carry_state or self._begins(self.reader.resume(self.state))
         sentences = inputs.encode_lines(
             inputs.split_sentences(text), self.vocabulary, self.tokenizer, begins=begins
         )
@@ -280,9 +280,16 @@ class LanguageModel:
 
         return to_torch(self.config, self.backend.export_weights())
 
+    def _begins(self, position: Position) -> bool:
+        """Return whether a sentence, or a word after a space among characters, begins at a position."""
+        is_space = self.tokenizer.tokenize == "characters" and (
+            self.vocabulary.words[position.last_word] == SPACE
+        )
+        return is_space or position.last_word == self.reader.eos
+
     def _read(self, prefix: str, *, carry_state: bool) -> Position:
         position = self.reader.resume(self.state if carry_state else None)
-        begins = position.last_word == self.reader.eos
+        begins = self._begins(position)
         prefix_words = inputs.encode_prefix(prefix, self.vocabulary, begins=begins, tokenizer=self.tokenizer)
         position = self.reader.read(position, prefix_words.ids)
         if carry_state:

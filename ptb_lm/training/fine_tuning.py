@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import absolute
 from ptb_lm.common.flags import flag_list
+from ptb_lm.data import splits
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.preparation import BUILT_IN, Preparation, Tokenizer, from_flags
 from ptb_lm.data.vocabulary import Vocabulary
@@ -117,12 +119,18 @@ class ParentRun:
         parts = {name: getattr(self.run.preparation, name) for name in HELD_OUT}
         own = self.run.source and Path(self.run.source.path)
         is_own = is_own or bool(own and own.exists() and own.samefile(data))
-        # Of a file lines are held out in one order.
-        if is_own and sum(flag_values.get(name, part) for name, part in parts.items()) > sum(parts.values()):
-            given = flag_list([name for name in parts if name in flag_values])
-            raise UserError(
-                f"{given} would hold out lines of {data} that {self.directory.path} was trained on"
+        given = [name for name in parts if name in flag_values]
+        if is_own and given:
+            column = flag_values.get("text_column", self.run.text_column)
+            changed = replace(self.run.preparation, **{name: flag_values[name] for name in given})
+            before, after = (
+                splits.find(Path(data), each, column)["train"] for each in (self.run.preparation, changed)
             )
+            if not after.contains(before):
+                raise UserError(
+                    f"{flag_list(given)} would hold out lines of {data} that {self.directory.path} was "
+                    "trained on"
+                )
         return parts
 
     def _preparation(self, flag_values: Mapping[str, Any], data: str) -> Preparation | None:
@@ -158,7 +166,7 @@ class ParentRun:
         """Return where the weights came from, for the record."""
         result = self.directory.read_result() or {}
         return InitFrom(
-            run=str(self.directory.path.absolute()),
+            run=str(absolute(self.directory.path)),
             weights_sha256=self.weights_sha256,
             test_perplexity=result.get("test_perplexity"),
             new_words=len(corpus.vocabulary) - len(self.vocabulary),

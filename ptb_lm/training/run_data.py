@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.files import penn_treebank_folder
+from ptb_lm.common.files import absolute, penn_treebank_folder
 from ptb_lm.data import corpus, splits, tables, text_file
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.preparation import PTB, Preparation, is_path
@@ -21,7 +21,8 @@ def with_source(run: RunConfig, data: Corpus) -> RunConfig:
     """
     location = locate_text(run)
     path = penn_treebank_folder() if location == PTB else Path(location)
-    name = str(path.absolute()) if is_path(location) or location == PTB else tables.absolute_name(location)
+    is_file = is_path(location) or location == PTB
+    name = str(absolute(path)) if is_file else tables.absolute_name(location)
     if run.data == "synthetic" or (run.data == PTB and _is_penn_treebank(run, path, data)):
         return dataclasses.replace(run, source=None)
     return dataclasses.replace(run, source=Source(path=name, sha256=data.sha256))
@@ -48,14 +49,16 @@ def locate_text(run: RunConfig, run_name: str = "the run") -> str:
     """
     if not run.data:
         raise UserError(
-            "an imported run does not know its text; name one with --data (evaluate also takes --text)"
+            "an imported run does not know its text; name a folder with --data (evaluate also takes --text "
+            "FILE)"
         )
     source = run.source
     if source and (source.path.startswith(tables.HUB) or Path(source.path).exists()):
         return source.path
     if is_path(run.data) and not Path(run.data).exists():
         raise UserError(
-            f"there is no file or folder {run.data}, the text of {run_name}; name a text with --data"
+            f"there is no file or folder {source.path if source else run.data}, the text of {run_name}; name "
+            "a text with --data"
         )
     return run.data
 
@@ -190,7 +193,9 @@ def _describe_preparation(preparation: Preparation, data: Corpus, *, has_limit: 
             else f"every word seen {preparation.least_count} times or more"
         )
     coverage = 1 - _share(data, "train")
-    hint = f"; {NO_SPACES}" if coverage < 0.5 and preparation.tokenize != "characters" else ""
+    # Words that another run or --vocab-size chose may lack most of any text.
+    may_lack_spaces = has_limit and not preparation.vocab_size and preparation.tokenize != "characters"
+    hint = f"; {NO_SPACES}" if may_lack_spaces and coverage < 0.5 else ""
     return f"text: {', '.join(parts)}; the vocabulary covers {coverage:.2%} of the training text{hint}"
 
 

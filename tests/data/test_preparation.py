@@ -109,7 +109,8 @@ def test_unk_has_a_place_even_if_no_word_is_rare(tmp_path: Path) -> None:
         (Tokenizer(numbers=True), "7 -3.5 1,000 1987/88 10:30 ٣ 7th U2 . -", "N N N N N N 7th U2 . -"),
         (Tokenizer(lowercase=True, numbers=True), "N 5 n", "N N n"),
         (Tokenizer(tokenize="characters"), " ab  c\n", f"a b {SPACE} c"),
-        (Tokenizer(tokenize="characters", lowercase=True), "Ω😀", "ω 😀"),
+        (Tokenizer(tokenize="characters", lowercase=True), "Ω😀İ", "ω 😀 i \u0307"),
+        (Tokenizer(tokenize="characters", lowercase=True, numbers=True), "NO 12", f"n o {SPACE} N N"),
     ],
 )
 def test_words(tokenizer: Tokenizer, line: str, expected: str) -> None:

@@ -21,7 +21,7 @@ import torch
 from support import ROOT, installed
 
 import ptb_lm
-from ptb_lm.common.errors import DivergenceError, UserError
+from ptb_lm.common.errors import DivergenceError, LineError, UserError
 from ptb_lm.data.preparation import SPACE
 from ptb_lm.inference import language_model, reader
 from ptb_lm.inference.language_model import LanguageModel
@@ -401,7 +401,7 @@ def test_the_space_after_a_prefix_is_read_among_characters(folder: Path) -> None
     assert dict(model.predict("ab", 5))[SPACE] == pytest.approx(before_space, abs=TOLERANCE)
     for prefix in ("ab ", " ab \t"):  # no sentence of the training began with a space
         assert dict(model.predict(prefix, 5))["a"] == pytest.approx(after_space, abs=TOLERANCE)
-    for parts in (("ab", " "), ("ab ", "")):
+    for parts in (("ab", " "), ("ab ", ""), ("ab ", " "), ("ab", " ", "\t")):  # one space all the same
         model = pickle.loads(pickle.dumps(model))
         model.state = None
         for part in parts:
@@ -409,7 +409,16 @@ def test_the_space_after_a_prefix_is_read_among_characters(folder: Path) -> None
         assert predicted["a"] == pytest.approx(after_space, abs=TOLERANCE)
 
 
-@pytest.mark.parametrize("rest", [" a", " a\n b", "b \na"])
+def test_a_newline_within_a_sentence_of_several_is_refused(model: LanguageModel) -> None:
+    """A string of several sentences has one in each line; of a list each string is one."""
+    assert model.score(["a b\n", "c"])[0].words == ("a", "b", "<eos>")
+    for lines, number in ((["a\nb"], 1), (["a", "b\n\n"], 2)):
+        with pytest.raises(LineError, match="newline") as caught:
+            model.perplexity(lines)
+        assert caught.value.number == number
+
+
+@pytest.mark.parametrize("rest", [" a", "  a", " a\n b", "b \na"])
 def test_a_sentence_that_goes_on_keeps_the_space_before_it_among_characters(rest: str, folder: Path) -> None:
     words = ("a", "<eos>", "b", "<unk>", SPACE)
     model = ptb_lm.load(runs.write_run(folder / "going-on", words, data="text", tokenize="characters"))

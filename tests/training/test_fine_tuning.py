@@ -1,5 +1,6 @@
 """--init-from: a run that begins with the weights of another."""
 
+import contextlib
 import dataclasses
 import hashlib
 import shutil
@@ -12,7 +13,9 @@ import runs
 from support import installed
 
 from ptb_lm import evaluate, train
-from ptb_lm.data import corpus
+from ptb_lm.common.errors import UserError
+from ptb_lm.data import corpus, splits, text_file
+from ptb_lm.data.preparation import Preparation
 from ptb_lm.model import parameters
 from ptb_lm.model.cells import CELLS
 from ptb_lm.training import tensors
@@ -274,10 +277,30 @@ def test_without_data_the_text_and_its_tokenizer_are_the_run_s(
     others = parent.derive_config({"data": "../other.txt", "test_fraction": 0.4}).preparation
     assert others == dataclasses.replace(old.preparation, test_fraction=0.4)
     (tmp_path / "text.txt").unlink()
-    moved = "there is no file or folder text.txt, the text of ../old; name a text with --data"
-    assert runs.refusal(capsys, train, *given) == moved
+    moved = "there is no file or folder {}, the text of ../old; name a text with --data"
+    assert runs.refusal(capsys, train, *given) == moved.format(tmp_path / "text.txt")
     runs.change(Path("../old/config.json"), lambda config: config.pop("source"))  # as of an older program
-    assert runs.refusal(capsys, train, *given) == moved
+    assert runs.refusal(capsys, train, *given) == moved.format("text.txt")
+
+
+@pytest.mark.parametrize(
+    ("lines", "valid", "leaks"), [(245, 0.15, True), (245, 0.05, True), (200, 0.11, False), (245, 0.1, False)]
+)
+def test_lines_are_counted_where_parts_are_held_out_again(
+    lines: int, valid: float, leaks: bool, tmp_path: Path
+) -> None:
+    """With the same sum of fractions they may hold out a line more, as each is rounded."""
+    text, old = tmp_path / "text.txt", tmp_path / "old"
+    text.write_text("".join(f"w{number} a b c\n" for number in range(lines)))
+    runs.train_run(text, old, "--min-count", "1", "--epochs", "1")
+    parts = {"valid_fraction": valid, "test_fraction": round(0.2 - valid, 2)}
+    learned = [splits.find(text, each)["train"] for each in (Preparation(), Preparation(**parts))]
+    of_old, of_new = (
+        {line for _, piece in text_file.chunks(part) for line in piece.splitlines()} for part in learned
+    )
+    assert leaks == bool(of_old - of_new)
+    with pytest.raises(UserError, match="would hold out lines") if leaks else contextlib.nullcontext():
+        ParentRun.read(old).derive_config(parts)
 
 
 def test_the_run_that_it_starts_from_is_not_overwritten(

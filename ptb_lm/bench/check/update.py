@@ -37,7 +37,7 @@ def check_short_gradient(task: LanguageTask, model: Backend, errors: Errors, *, 
     Raises:
         WrongError: The step does not move what it should.
     """
-    # Smaller, so that the logits are of order one, and the penalties on the output add little to the gradient.
+    # So small that the logits are of order one, and that penalties on the output add little to the gradient.
     drawn = problem.language_weights(task, seed=seed)
     weights = {name: array / problem.LOGITS for name, array in drawn.items()}
     x_BT, y_BT = task.window(seed=seed)

@@ -20,6 +20,7 @@ import safetensors.torch  # safetensors.numpy lacks bfloat16
 import torch
 
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import absolute
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary, read_words
 from ptb_lm.inference.importing import recognition
 from ptb_lm.model import cells
@@ -109,7 +110,7 @@ def import_run(
         if sizes["cell"] in cells.names_for(run.choice.framework, run.choice.model)
         else Choice.create(model="basic"),
         hyperparameters=run.hyperparameters.replace(**sizes),
-        imported=Source(path=str(file.absolute()), sha256=hashlib.sha256(file.read_bytes()).hexdigest()),
+        imported=Source(path=str(absolute(file)), sha256=hashlib.sha256(file.read_bytes()).hexdigest()),
     )
     path = Path(run_dir) if run_dir else run_folders.create_folder(run_folders.default_path(run))
     run_folders.refuse_existing(path, overwrite=overwrite, init_from=file)
