@@ -286,8 +286,7 @@ def test_a_run_in_tf32_asks_whether_it_is_on_a_gpu(
 ) -> None:
     """On a CPU that says that it is one, tf32 is chosen, and the model refuses it."""
     copy = trained_in("tf32", run, tmp_path / "run")
-    says_yes = dataclasses.replace(FRAMEWORKS["torch"], uses_cuda="builtins:bool")
-    monkeypatch.setitem(FRAMEWORKS, "torch", says_yes)
+    monkeypatch.setattr(runtime, "examine", lambda device: Machine(device="cuda", name="a GPU"))
     problem = runs.refusal(capsys, evaluate, copy, "--device", "cpu")
     assert re.match("--precision tf32 .* CUDA", problem)
 

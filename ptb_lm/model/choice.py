@@ -135,7 +135,7 @@ class Choice:
             UserError: The framework is not installed, or there is no such device.
         """
         row = self.framework_row
-        if precision in row.needs_cuda and not self.import_function(row.uses_cuda)(self.device):
+        if precision in row.needs_cuda and self.import_function(row.examine)(self.device).device != "cuda":
             return False
         return precision in row.options(self.model)["precision"]
 

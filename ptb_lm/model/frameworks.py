@@ -18,7 +18,6 @@ class Framework:
     install_hint: str  # what to do if the module cannot be imported
     refusals: Mapping[tuple[str, str], str]  # (model, one of the above) -> why they cannot be combined
     needs_cuda: tuple[str, ...] = ()  # of the above, what a CPU cannot do
-    uses_cuda: str = ""  # "module:function" of a device's name: whether it is a CUDA device here
     # Model -> the one precision that it is for on a GPU.
     gpu_precisions: Mapping[str, str] = field(default_factory=dict)
     examine: str = ""  # "module:function" of a device's name: its Machine (rules.py); "": nobody can tell
@@ -70,7 +69,6 @@ FRAMEWORKS: dict[str, Framework] = {
         },
         needs_cuda=("graph", "tf32"),
         gpu_precisions={"persistent": "fp16"},
-        uses_cuda="ptb_lm.torch_backend.gpu:is_selected",
         examine="ptb_lm.torch_backend.runtime:examine",
         join="ptb_lm.torch_backend.ranks:join",
         start="ptb_lm.torch_backend.launcher:start",

@@ -60,15 +60,6 @@ def select_device(name: str) -> torch.device:
     return torch.device("cpu" if problem else "cuda")
 
 
-def is_selected(name: str) -> bool:
-    """Return whether `select_device` returns a CUDA device.
-
-    Raises:
-        UserError: The name is "cuda", but torch cannot use it.
-    """
-    return select_device(name).type == "cuda"
-
-
 @functools.cache
 def _examine_gpu() -> tuple[bool, str]:
     """Return whether there is a GPU, and why torch cannot use one; "" if it can."""
