@@ -396,6 +396,14 @@ def test_a_moved_run_is_scored_with_its_data_elsewhere(
     assert run_evaluate(capsys, moved, "--data", elsewhere) == expected
 
 
+def test_what_is_scored_in_rows_as_in_training_is_compiled(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled = ("--split", "valid", "--model", "basic", "--execution", "jit")
+    assert runs.run_command(evaluate, run, *compiled) == 0
+    assert "(jit)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("flags", "key"),
     [

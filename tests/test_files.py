@@ -1,6 +1,7 @@
 """Atomic writing: the old file or the new one, and nothing else left behind."""
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from runs import disk_with_room_for, files
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.files import atomic_path, atomic_write, cache_folder, lock
+from ptb_lm.common.files import absolute, atomic_path, atomic_write, cache_folder, lock
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,35 @@ def test_of_several_files_the_one_that_fails_is_named(tmp_path: Path) -> None:
         atomic_write(second, bytes(1001))
     assert caught.value.filename == str(second)
     assert files(tmp_path) == {}
+
+
+def test_a_copy_that_fails_is_named_by_where_it_goes(tmp_path: Path) -> None:
+    """shutil's error names both files, first the one that is read."""
+    source, path = tmp_path / "source", tmp_path / "a"
+    source.write_bytes(bytes(1001))
+    with pytest.raises(OSError, match="File too large") as caught, disk_with_room_for(1000):  # noqa: SIM117
+        with atomic_path(path) as temporary:
+            shutil.copyfile(source, temporary)
+    assert caught.value.filename == str(path)
+
+
+def test_an_absolute_path_does_not_hang_on_where_the_user_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a shell reads it: a link's `..` is that of the folder that it names; a link at the end stays."""
+    (tmp_path / "real" / "inside").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "real" / "inside")
+    monkeypatch.chdir(tmp_path / "here")
+    given = {
+        "a": tmp_path / "here" / "a",
+        "link": tmp_path / "here" / "link",
+        "../b/a": tmp_path / "b" / "a",
+        "link/../a": tmp_path / "real" / "a",
+        "../here/link": tmp_path / "here" / "link",
+        "..": tmp_path,
+    }
+    assert {path: absolute(Path(path)) for path in given} == given
 
 
 def test_a_folder_that_is_missing_or_in_the_files_place_stays_so(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def count_units(deviation: float, *, freedom: float, half_width: float, most: in
 def joint_confidence(things: int) -> float:
     """Return the confidence of the interval of each pair of things for 95 % that all hold at once.
 
-    It is Bonferroni's, for all pairs, as any two of them may come out as the first and the last.
+    It is Bonferroni's, for all pairs, as any of them may come out as the fastest.
     """
     return 1 - (1 - CONFIDENCE) / max(1, math.comb(things, 2))
 

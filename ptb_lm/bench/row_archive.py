@@ -1,6 +1,6 @@
 """A benchmark in one small file, NAME.jsonl.gz: a header with what its rows share, then a lean line a row.
 
-The header is {"shared": ...}: the facts that all rows have, with equal values; a fact that is an object is
+The header is {"shared": ...}: the facts that all rows have, with the same values; a fact that is an object is
 divided in the same way. Header and lean row together are the row again.
 """
 

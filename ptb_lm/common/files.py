@@ -69,8 +69,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     file under the final name. If the block raises, the temporary file is removed and `path` is as it was.
 
     Raises:
-        OSError: The folder is not writable, or the disk is full; `filename` is `path`. One of the block about
-            another file is as it was.
+        OSError: The folder is not writable, or the disk is full; `filename` is `path`. An error in the block
+            that names another file is raised unchanged.
     """
     # In the same folder, because a rename is atomic only within one file system.
     temporary = path.parent / f".{path.name}.{os.urandom(4).hex()}.tmp"
@@ -84,7 +84,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        if error.filename not in (None, temporary, str(temporary)):
+        named = {str(name) for name in (error.filename, error.filename2) if name is not None}
+        if named and str(temporary) not in named:
             raise
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
@@ -103,8 +104,13 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 
 def absolute(path: Path) -> Path:
-    """Return a path that means the same from any folder, even if folders that `..` leaves are moved."""
-    return path.resolve() if ".." in path.parts else path.absolute()
+    """Return a path that means the same from any folder, without `..`; a link at its end stays one.
+
+    With it the path would hang on a folder that its file is not in, and that may be moved.
+    """
+    if ".." not in path.parts:
+        return path.absolute()
+    return path.resolve() if path.name == ".." else path.parent.resolve() / path.name
 
 
 def output_problem(path: Path | None, *, overwrite: bool) -> str:

@@ -129,7 +129,8 @@ class Tokenizer:
 
     def _normalize(self, words: list[str]) -> list[str]:
         if self.lowercase and self.tokenize == "characters":
-            words = [each for word in words for each in word.lower()]  # a capital may become two
+            # A capital may become two. N is read as the letter: digits are N only when a text is first read.
+            words = [each for word in words for each in word.lower()]
         elif self.lowercase:
             # N for a number stays, so that tokenizing a text again does not change it.
             kept = NUMBER if self.numbers else None

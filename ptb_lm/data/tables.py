@@ -262,7 +262,10 @@ def _choose(is_text: Mapping[str, bool], column: str | None, path: Path, notes: 
         notes.columns[texts[0]] = in_first_line
         return texts[0]
     if column is None and not texts:
-        raise UserError(f"{path} has the columns {', '.join(is_text)}, and none of them has text{where}")
+        raise UserError(
+            f"{path} has the columns {', '.join(is_text)}, and none of them has text{where}; "
+            "--text-column takes one all the same"
+        )
     lacks = "" if column is None else f"has no column {column!r}{where}; it "
     raise UserError(
         f"{path} {lacks}has the columns {', '.join(is_text)}: choose the one that has the text with "

@@ -64,14 +64,6 @@ class TextSlice(NamedTuple):
     span: tuple[int, int] | None = None
     notes: ReadingNotes | None = None
 
-    def contains(self, other: "TextSlice") -> bool:
-        """Return whether this has all lines, or words, that another one of the same file has."""
-        if self.blocks and other.blocks:
-            return self.blocks.numbers >= other.blocks.numbers
-        return bool(
-            self.span and other.span and self.span[0] <= other.span[0] and other.span[1] <= self.span[1]
-        )
-
 
 def locate(text_slice: TextSlice, number: int) -> str:
     """Return where the line that is read as a number is, for people: its file, and the line or row there.

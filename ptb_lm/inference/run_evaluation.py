@@ -64,7 +64,7 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
     if choice.execution in ("compile", "jit") and batch_size != run.hyperparameters.batch_size:
         raise UserError(
             f"--execution {choice.execution} would change nothing: it is for windows of the training's "
-            f"{run.hyperparameters.batch_size} rows, and {text.name} is scored as {batch_size}"
+            f"{run.hyperparameters.batch_size} rows, and {text.name} is scored as one row"
         )
     if decision.reason:
         cli.print_line(decision.reason)

@@ -242,8 +242,8 @@ def build(
 
     Raises:
         UserError: The model does not compute the configuration's cell; or the framework is not installed, or
-            does not train on several processes or devices; or its device is missing or cannot do what was
-            chosen; or `check_not_forked` raises it.
+            does not train on several devices; or its device is missing or cannot do what was chosen; or
+            `check_not_forked` raises it.
     """
     check_not_forked()
     choice.check_cell(config.cell)

@@ -129,10 +129,10 @@ class Choice:
     def can_have(self, precision: str) -> bool:
         """Return whether the framework and the model have a precision on the device.
 
-        For a precision of CUDA devices this imports the framework.
+        For a precision of CUDA devices this imports the framework, and looks at the device.
 
         Raises:
-            UserError: The framework is not installed, or there is no such device.
+            UserError: The framework is not installed.
         """
         row = self.framework_row
         if precision in row.needs_cuda and self.import_function(row.examine)(self.device).device != "cuda":

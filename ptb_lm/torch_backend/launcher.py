@@ -138,7 +138,7 @@ def _run(command: Sequence[str], processes: int) -> tuple[dict[int, int], Sequen
 
 @contextlib.contextmanager
 def _silence_library() -> Iterator[None]:
-    """Return a context in which the library logs nothing, and after which signals are handled as before."""
+    """Return a context in which the library logs nothing, and after which Python's handlers are as before."""
     found = {each: signal.getsignal(each) for each in HANDLED_SIGNALS}
     handlers = {each: handler for each, handler in found.items() if handler is not None}  # None: not Python's
     logging.disable(logging.CRITICAL)  # the processes say it themselves

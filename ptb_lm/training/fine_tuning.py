@@ -119,16 +119,18 @@ class ParentRun:
         parts = {name: getattr(self.run.preparation, name) for name in HELD_OUT}
         own = self.run.source and Path(self.run.source.path)
         is_own = is_own or bool(own and own.exists() and own.samefile(data))
-        given = [name for name in parts if name in flag_values]
-        if is_own and given:
-            column = flag_values.get("text_column", self.run.text_column)
-            changed = replace(self.run.preparation, **{name: flag_values[name] for name in given})
-            before, after = (
-                splits.find(Path(data), each, column)["train"] for each in (self.run.preparation, changed)
-            )
-            if not after.contains(before):
+        column = flag_values.get("text_column")
+        is_own &= None in (column, self.run.text_column) or column == self.run.text_column
+        given = {name: flag_values[name] for name in parts if name in flag_values}
+        if is_own and any(part > parts[name] for name, part in given.items()):
+            # Of a file lines are held out in one order. The text is read only where rounding decides.
+            changed = replace(self.run.preparation, **given)
+            if sum({**parts, **given}.values()) > sum(parts.values()) or (
+                splits.count_held_out(Path(data), changed, self.run.text_column)
+                > splits.count_held_out(Path(data), self.run.preparation, self.run.text_column)
+            ):
                 raise UserError(
-                    f"{flag_list(given)} would hold out lines of {data} that {self.directory.path} was "
+                    f"{flag_list([*given])} would hold out lines of {data} that {self.directory.path} was "
                     "trained on"
                 )
         return parts

@@ -21,8 +21,8 @@ def with_source(run: RunConfig, data: Corpus) -> RunConfig:
     """
     location = locate_text(run)
     path = penn_treebank_folder() if location == PTB else Path(location)
-    is_file = is_path(location) or location == PTB
-    name = str(absolute(path)) if is_file else tables.absolute_name(location)
+    is_place = is_path(location) or location == PTB
+    name = str(absolute(path)) if is_place else tables.absolute_name(location)
     if run.data == "synthetic" or (run.data == PTB and _is_penn_treebank(run, path, data)):
         return dataclasses.replace(run, source=None)
     return dataclasses.replace(run, source=Source(path=name, sha256=data.sha256))
@@ -49,8 +49,7 @@ def locate_text(run: RunConfig, run_name: str = "the run") -> str:
     """
     if not run.data:
         raise UserError(
-            "an imported run does not know its text; name a folder with --data (evaluate also takes --text "
-            "FILE)"
+            "an imported run does not know its text; name one with --data (evaluate also takes --text)"
         )
     source = run.source
     if source and (source.path.startswith(tables.HUB) or Path(source.path).exists()):

@@ -223,11 +223,11 @@ def _count_held(tests: Sequence[LogMean]) -> str:
 
 
 def _row(name: str, summary: Summary, tests: Sequence[LogMean]) -> list[str]:
-    processes: dict[tuple[str, str], set[int]] = {}  # of all passes
+    processes: dict[tuple[str, str], set[tuple[str, int]]] = {}  # of all passes
     for group in summary.groups:
         for result in group.results:
             processes.setdefault((group.workload, result.variant), set()).update(
-                block.process for block in result.blocks
+                (block.session, block.process) for block in result.blocks
             )
     counts = sorted(len(each) for each in processes.values() if each)
     halves = sorted(each.half_width for each in tests if each.half_width is not None)

@@ -223,7 +223,7 @@ def test_one_that_is_faster_than_every_other_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_of_equal_programs_few_are_said_to_be_faster(tmp_path: Path) -> None:
-    """One report of twenty at the most, though the fastest is chosen by the same rows."""
+    """In fewer than one report of twenty, but for chance, though the fastest is chosen by the same rows."""
     speeds = dict.fromkeys(
         ("torch/basic", "torch/block", "torch/block_fused", "torch/cudnn", "torch/jit"), 1.0
     )

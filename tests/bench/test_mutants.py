@@ -90,6 +90,16 @@ def test_what_is_wrong_is_refused(task: Task, passes: tuple[str, ...], wrong: st
         check.check(task, mutants.of(task, passes)[wrong], precision="fp32", seed=3, passes=passes)
 
 
+@pytest.mark.parametrize(
+    "task", [pytest.param(of, id=name) for (of, _), name in KINDS.items() if isinstance(of, LanguageTask)]
+)
+def test_a_step_is_looked_at_whose_gradient_is_not_clipped(task: LanguageTask) -> None:
+    assert "not clipped" in check.check(task, mutants.right, precision="fp32", seed=3).what["steps"]
+    for wrong in ("short gradients stretched", "short gradients dropped"):
+        with pytest.raises(check.WrongError, match="step with a short gradient"):
+            check.check(task, mutants.LANGUAGE[wrong], precision="fp32", seed=3)
+
+
 # The bounds are the widest for long sequences and for many words. CTC of a thousand steps takes long.
 LONG = {
     each.name: dataclasses.replace(

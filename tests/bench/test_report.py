@@ -383,7 +383,9 @@ def test_without_matplotlib_a_sentence_says_how_to_get_the_page(
     assert first == tmp_path / "report.md"
     assert first.read_text(encoding="utf-8") == to_markdown(build(summary))
     assert not (tmp_path / "report.html").exists()
-    assert capsys.readouterr().out.endswith(f"{plots.MISSING}\n")
+    assert capsys.readouterr().out.endswith(
+        f"report.html is not written: there are no plots; {plots.MISSING}\n"
+    )
 
 
 @pytest.mark.slow

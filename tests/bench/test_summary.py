@@ -48,6 +48,19 @@ def test_times_rates_and_fractions_are_of_the_rounds(tmp_path: Path) -> None:
     assert result.total_time == (17.0, 160)
 
 
+def test_processes_of_two_sessions_are_not_one(tmp_path: Path) -> None:
+    """Each session numbers its own from 0."""
+    speeds = {"torch/basic": 1.0, "torch/cudnn": 2.0}
+    first, second = (list(rounds(speeds, seed=seed, session=f"s{seed}")) for seed in (1, 2))
+    (group,) = summary_of(tmp_path / "both", [*first, *second]).groups
+    renumbered = [{**each, "process": each["process"] + 100} for each in second]
+    (expected,) = summary_of(tmp_path / "apart", [*first, *renumbered]).groups
+    found, wanted = (each.result("torch/cudnn") for each in (group, expected))
+    assert found.processes == wanted.processes == 10
+    assert found.mean_rate == wanted.mean_rate
+    assert found.ratio == wanted.ratio
+
+
 def test_facts_are_kept(tmp_path: Path) -> None:
     rows = [
         row(startup={"build_seconds": 1.0}, peak_memory={"host_bytes": 1e9}, time="2026-02"),

@@ -15,7 +15,8 @@ Dropout. What is timed is what is compared, as it stands, wherever that is possi
   clipping. The first finds what is wrong in the computation, the second dropout that is missing, and steps
   that leave something out.
 
-In both steps the gradient is clipped. So one more is done whose gradient is too short for that (update.py).
+In all of these the gradient is clipped. So one more step is done, whose gradient is too short for that
+(update.py).
 
 The norm. A variant may sum up its norm as torch does, in float32 (bounds.py), and clips by what it found.
 That norm is held to its own bound. All else is compared as it follows from it: gradients are read off the
@@ -84,13 +85,14 @@ def check(
             f"{how}; with it, the mean of {dropout.WINDOWS} losses is off by "
             f"{deviations:.1f} standard deviations; a step moves the weights by its gradient's norm"
         )
-    update.check_short_gradient(task, model, errors, seed=seed)
+    unclipped = update.check_short_gradient(task, model, errors, seed=seed)
     return CheckResult(
         loss=first.loss / task.config.num_steps,
         first_step_seconds=first.seconds,
         errors={**errors.numbers(), "rows": task.batch_size, "distinct_rows": question.distinct},
         what={
-            "steps": f"{problem.STEPS} training steps of {task.size}",
+            "steps": f"{problem.STEPS} training steps of {task.size}"
+            + ("; one more, whose gradient is not clipped" if unclipped else ""),
             "precision": precision,
             "dropout": how,
         },

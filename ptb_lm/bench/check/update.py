@@ -1,8 +1,8 @@
 """How far a training step moves the weights: by its rate and its gradient, which is clipped or is not.
 
-Where gradients are compared they are far longer than the bound on their norm (problem.py), and most of
-a training are shorter. So a step is done whose gradient is shorter: one that clips all the same, or that
-moves nothing then, has passed everything else. Which way it moves is not looked at here.
+Where gradients are compared they are far longer than the bound on their norm (problem.py), and in a training
+many are shorter. So a step is done whose gradient is shorter: a model that clips all the same, or that moves
+nothing then, has passed everything else. Which way it moves is not looked at here.
 
 Shapes: B = batch, T = time steps.
 """
@@ -19,14 +19,14 @@ from ptb_lm.model.backend import Backend
 
 # The length that is looked for, as a part of the bound: not so short that rounding shows.
 LEAST, WANTED, MOST = 0.1, 0.4, 0.8
-TRIES = 8
+TRIES = 12  # in float16 each may halve the loss scale
 
 
-def check_short_gradient(task: LanguageTask, model: Backend, errors: Errors, *, seed: int) -> None:
+def check_short_gradient(task: LanguageTask, model: Backend, errors: Errors, *, seed: int) -> bool:
     """Check a training step whose gradient is shorter than the bound on its norm.
 
     All targets are one word, and the softmax's bias for it decides how sure the model is of them: with it the
-    gradient grows and shrinks. Where no bias makes it so short as is wanted, nothing is checked.
+    gradient grows and shrinks. Where no bias makes it as short as is wanted, nothing is checked.
 
     Args:
         task: Task of the model.
@@ -34,15 +34,18 @@ def check_short_gradient(task: LanguageTask, model: Backend, errors: Errors, *, 
         errors: Errors to add to.
         seed: Seed of weights and words.
 
+    Returns:
+        Whether it was checked.
+
     Raises:
-        WrongError: The step does not move what it should.
+        WrongError: The step does not move what it should, or no gradient is finite.
     """
     # So small that the logits are of order one, and that penalties on the output add little to the gradient.
     drawn = problem.language_weights(task, seed=seed)
     weights = {name: array / problem.LOGITS for name, array in drawn.items()}
     x_BT, y_BT = task.window(seed=seed)
     y_BT = np.zeros_like(y_BT)
-    bias = math.log(task.vocabulary_size)
+    bias = math.log(task.vocabulary_size) + 1
     for _ in range(TRIES):
         weights["softmax.bias"] = np.zeros(task.vocabulary_size)
         weights["softmax.bias"][0] = bias
@@ -52,9 +55,12 @@ def check_short_gradient(task: LanguageTask, model: Backend, errors: Errors, *, 
         part = measured.gradient_norm / task.config.max_grad_norm
         if LEAST < part < MOST:
             check_update(task, model, errors, x_BT, y_BT, what="with a short gradient")
-            return
+            return True
         if 0 < part < math.inf:  # float16's may overflow
             bias += math.log(part / WANTED)
+    if not math.isfinite(part):
+        raise WrongError("the norm of its gradient is not finite where the gradient is short")
+    return False
 
 
 def check_update(
