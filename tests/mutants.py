@@ -277,14 +277,23 @@ class OldWeights(Wrapped):
         return taken
 
 
+class Counted(Wrapped):
+    """It counts its training steps."""
+
+    steps = 0
+
+    def train_step(self, *given: Any, **rate: float) -> Any:
+        self.steps += 1
+        return self.model.train_step(*given, **rate)
+
+
 class Stale(Wrapped):
     """It does some training steps, and then returns the last one's result for ever and moves nothing.
 
-    As a graph does that was captured after these, and is replayed on the inputs that it was captured with. So
-    many steps are what a comparison sees.
+    As a graph does that was captured after these, and is replayed on the inputs that it was captured with.
     """
 
-    steps = 3
+    steps: int
 
     def train_step(self, *given: Any, **rate: float) -> Any:
         if self.steps:

@@ -5,9 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import mutants
+from support import stale_after_a_comparison, steps_of_a_comparison
 
-from ptb_lm.bench.check import problem
+from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common.errors import OutOfMemoryError
+from ptb_lm.model.config import Config
+
+
+def _task(config: Config, weights: mutants.Weights) -> LanguageTask:
+    return LanguageTask(config=config, vocabulary_size=len(weights["embedding"]))
 
 
 def build(config: Any, weights: mutants.Weights, *, precision: str = "fp32", **ignored: Any) -> Any:
@@ -22,7 +28,7 @@ def build_right(config: Any, weights: mutants.Weights, **chosen: Any) -> Any:
 
 def build_stale(config: Any, weights: mutants.Weights, **chosen: Any) -> Any:
     """Build a right model whose steps after those that are compared return the last one's result."""
-    return mutants.wrapped(mutants.Stale)(config, weights)
+    return stale_after_a_comparison(_task(config, weights), mutants.right)(config, weights)
 
 
 def build_in_turn(config: Any, weights: mutants.Weights, **chosen: Any) -> Any:
@@ -40,9 +46,9 @@ def build_greedy(config: Any, weights: mutants.Weights, **chosen: Any) -> Any:
 
 
 def build_failing(config: Any, weights: mutants.Weights, **chosen: Any) -> Any:
-    """Build a right model that dies when it is timed, after the steps that are compared."""
+    """Build a right model that dies after the steps that are compared first."""
     model = build_right(config, weights)
-    step, calls = model.train_step, iter(range(problem.STEPS))
+    step, calls = model.train_step, iter(range(steps_of_a_comparison(_task(config, weights), mutants.right)))
 
     def train_step(*arguments: Any, **more: Any) -> Any:
         if next(calls, None) is None:

@@ -16,7 +16,14 @@ import numpy as np
 import pytest
 import wrong_variant
 from sequence_classifier import ClassifierConfig
-from support import AfterOtherStepsError, checked_twice, installed, pytensor_interpreted, trace_alone
+from support import (
+    AfterOtherStepsError,
+    checked_twice,
+    installed,
+    pytensor_interpreted,
+    stale_after_a_comparison,
+    trace_alone,
+)
 from torch import nn
 
 from benchmarks import classifier_check
@@ -477,13 +484,9 @@ def test_a_plain_loop_is_compared_as_it_is_timed(wrong: type[mutants.Wrapped]) -
 
 
 def test_a_plain_loop_that_goes_wrong_later_is_refused_then() -> None:
-    def build(config: Config, weights: Weights) -> Any:
-        timed = mutants.Stale(builder("plain-torch/cudnn")(config, weights), weights)
-        timed.steps = 8  # more than the first comparison asks for
-        return timed
-
+    stale = stale_after_a_comparison(LANGUAGE, builder("plain-torch/cudnn"))
     with pytest.raises(AfterOtherStepsError, match="off by"):
-        checked_twice(LANGUAGE, build)
+        checked_twice(LANGUAGE, stale)
 
 
 @pytest.mark.parametrize("task", [LANGUAGE, UNDROPPED, *CLASSIFIERS.values()])
