@@ -11,6 +11,7 @@ import torch
 from sequence_classifier import Batch
 from torch import Tensor, nn
 
+from ptb_lm.bench import check
 from ptb_lm.model import backend, cells
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -300,6 +301,32 @@ class Stale(Wrapped):
             self.steps -= 1
             self.kept = self.model.train_step(*given, **rate)
         return self.kept
+
+
+def steps_of_a_comparison(task: Any, build: check.Build, *, passes: Sequence[str] = ("train",)) -> int:
+    """Return how many training steps a first comparison asks a model for."""
+    models: list[Counted] = []
+
+    def build_counted(config: Any, weights: Any) -> Any:
+        models.append(Counted(build(config, weights), weights))
+        return models[-1]
+
+    check.check(task, build_counted, precision="fp32", seed=3, passes=passes)
+    return models[0].steps
+
+
+def stale_after_a_comparison(
+    task: Any, build: check.Build, *, passes: Sequence[str] = ("train",)
+) -> check.Build:
+    """Return what builds a model that goes wrong after the training steps of a first comparison."""
+    steps = steps_of_a_comparison(task, build, passes=passes)
+
+    def build_stale(config: Any, weights: Any) -> Any:
+        stale = Stale(build(config, weights), weights)
+        stale.steps = steps
+        return stale
+
+    return build_stale
 
 
 class EveryStepIsTheFirst(Wrapped):

@@ -7,9 +7,7 @@ import importlib.util
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-import mutants
 import numpy as np
 import pytest
 
@@ -106,32 +104,6 @@ def checked_twice(
     except check.WrongError as error:
         raise AfterOtherStepsError(str(error)) from None
     return found
-
-
-def steps_of_a_comparison(task: Task, build: check.Build, *, passes: Collection[str] = ("train",)) -> int:
-    """Return how many training steps a first comparison asks a model for."""
-    models: list[mutants.Counted] = []
-
-    def build_counted(config: Any, weights: Any) -> Any:
-        models.append(mutants.Counted(build(config, weights), weights))
-        return models[-1]
-
-    check.check(task, build_counted, precision="fp32", seed=3, passes=passes)
-    return models[0].steps
-
-
-def stale_after_a_comparison(
-    task: Task, build: check.Build, *, passes: Collection[str] = ("train",)
-) -> check.Build:
-    """Return what builds a model that goes wrong after the training steps of a first comparison."""
-    steps = steps_of_a_comparison(task, build, passes=passes)
-
-    def build_stale(config: Any, weights: Any) -> Any:
-        stale = mutants.Stale(build(config, weights), weights)
-        stale.steps = steps
-        return stale
-
-    return build_stale
 
 
 def numeric_gradient(loss: Callable[[], float], array: np.ndarray) -> np.ndarray:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import mutants
-from support import stale_after_a_comparison, steps_of_a_comparison
 
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common.errors import OutOfMemoryError
@@ -28,7 +27,7 @@ def build_right(config: Any, weights: mutants.Weights, **chosen: Any) -> Any:
 
 def build_stale(config: Any, weights: mutants.Weights, **chosen: Any) -> Any:
     """Build a right model whose steps after those that are compared return the last one's result."""
-    return stale_after_a_comparison(_task(config, weights), mutants.right)(config, weights)
+    return mutants.stale_after_a_comparison(_task(config, weights), mutants.right)(config, weights)
 
 
 def build_in_turn(config: Any, weights: mutants.Weights, **chosen: Any) -> Any:
@@ -48,7 +47,10 @@ def build_greedy(config: Any, weights: mutants.Weights, **chosen: Any) -> Any:
 def build_failing(config: Any, weights: mutants.Weights, **chosen: Any) -> Any:
     """Build a right model that dies after the steps that are compared first."""
     model = build_right(config, weights)
-    step, calls = model.train_step, iter(range(steps_of_a_comparison(_task(config, weights), mutants.right)))
+    step, calls = (
+        model.train_step,
+        iter(range(mutants.steps_of_a_comparison(_task(config, weights), mutants.right))),
+    )
 
     def train_step(*arguments: Any, **more: Any) -> Any:
         if next(calls, None) is None:

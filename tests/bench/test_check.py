@@ -21,7 +21,6 @@ from support import (
     checked_twice,
     installed,
     pytensor_interpreted,
-    stale_after_a_comparison,
     trace_alone,
 )
 from torch import nn
@@ -484,7 +483,7 @@ def test_a_plain_loop_is_compared_as_it_is_timed(wrong: type[mutants.Wrapped]) -
 
 
 def test_a_plain_loop_that_goes_wrong_later_is_refused_then() -> None:
-    stale = stale_after_a_comparison(LANGUAGE, builder("plain-torch/cudnn"))
+    stale = mutants.stale_after_a_comparison(LANGUAGE, builder("plain-torch/cudnn"))
     with pytest.raises(AfterOtherStepsError, match="off by"):
         checked_twice(LANGUAGE, stale)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import mutants
 import pytest
-from support import AfterOtherStepsError, checked_twice, stale_after_a_comparison
+from support import AfterOtherStepsError, checked_twice
 
 from ptb_lm.bench import check
 from ptb_lm.bench.check import bounds, problem
@@ -78,7 +78,7 @@ def test_what_is_right_passes_twice(task: Task, passes: tuple[str, ...]) -> None
 
 @every_kind
 def test_what_goes_wrong_after_its_first_steps_is_refused_then(task: Task, passes: tuple[str, ...]) -> None:
-    stale = stale_after_a_comparison(task, mutants.right, passes=passes)
+    stale = mutants.stale_after_a_comparison(task, mutants.right, passes=passes)
     with pytest.raises(AfterOtherStepsError, match=r"off by|dropout"):
         checked_twice(task, stale, passes=passes)
 
