@@ -47,10 +47,8 @@ def build_greedy(config: Any, weights: mutants.Weights, **chosen: Any) -> Any:
 def build_failing(config: Any, weights: mutants.Weights, **chosen: Any) -> Any:
     """Build a right model that dies after the steps that are compared first."""
     model = build_right(config, weights)
-    step, calls = (
-        model.train_step,
-        iter(range(mutants.steps_of_a_comparison(_task(config, weights), mutants.right))),
-    )
+    compared = mutants.steps_of_a_comparison(_task(config, weights), mutants.right)
+    step, calls = model.train_step, iter(range(compared))
 
     def train_step(*arguments: Any, **more: Any) -> Any:
         if next(calls, None) is None:
