@@ -543,7 +543,8 @@ def test_of_a_large_task_some_rows_are_copies_of_others(task: Any, monkeypatch: 
 
     found = check.check(task, mutants.wrapped(Spy), precision="fp32", seed=3)
     assert (found.errors["rows"], found.errors["distinct_rows"]) == (6, 3)
-    for step in seen[: problem.STEPS]:  # those that are compared with the reference
+    compared = seen[: problem.STEPS] if isinstance(task, LanguageTask) else seen  # with the reference
+    for step in compared:
         rows = np.nan_to_num(np.asarray(step))
         assert len(rows) == 6
         assert len({row.tobytes() for row in rows}) == 3
