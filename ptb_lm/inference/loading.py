@@ -74,7 +74,7 @@ def choose(config: "RunConfig", *, precision: str, **given: str | None) -> Choic
     Args:
         config: Configuration of the run.
         precision: Precision, or "auto".
-        given: Other choices by name; None is as good as none. Framework and device are else the run's.
+        given: Other choices by name; None counts as not given. The run has its own framework and device.
 
     Raises:
         UserError: The run cannot be computed so.

@@ -273,11 +273,12 @@ class Config:
         return self.learning_rate * _cosine(1.0, LAST_RATE, (number - peak) / (last - peak))
 
     def relative_length(self, steps: int) -> float:
-        """Return the length of a window relative to the usual one; 1 if all windows are to have one length.
+        """Return the length of a window relative to --num-steps; 1 without --vary-num-steps.
 
-        Where the lengths vary it is a factor of the bound on the gradient's norm, as the loss is a sum over
-        the steps; the rate of AWD-LSTM, whose loss is their mean, follows the length likewise. Adam's steps
-        do not depend on the size of the loss: it takes the gradients divided by this, and the rate times it.
+        The loss is a sum over the steps, so the bound on the gradient's norm is multiplied by this: a long
+        window is clipped as a short one. AWD-LSTM, whose loss is their mean, multiplies the rate by it.
+        Adam's steps do not depend on the size of the loss: it takes the gradients divided by this, and the
+        rate times it.
 
         Args:
             steps: Time steps of the window.

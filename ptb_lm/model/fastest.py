@@ -40,7 +40,7 @@ class Decision:
 def choose_safe(
     flag_values: Mapping[str, Any], *, cell: str, registry: Mapping[str, Framework] = FRAMEWORKS
 ) -> Choice:
-    """Return the choices of the user, with a safe model and precision where there are none of his.
+    """Return the choices of the user, with a safe model and a safe precision where no flag names one.
 
     Nothing is imported, so nothing is known of the machine.
 

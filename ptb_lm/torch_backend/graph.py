@@ -163,7 +163,7 @@ class GraphedStep:
 def pause_garbage_collection() -> Iterator[None]:
     """Return a context in which Python collects no garbage; all garbage is collected before it.
 
-    A tensor or graph that died in a circle and is collected during a capture ends the capture.
+    A tensor or graph of a reference cycle that is collected during a capture ends the capture.
     """
     gc.collect()
     enabled = gc.isenabled()

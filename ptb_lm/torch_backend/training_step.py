@@ -3,6 +3,7 @@
 A model makes a `TrainingStep` when it is first trained; one that only scores has none.
 
 Shapes: B = batch, T = time steps, N = T * B tokens, E = embedding width, H = hidden units, V = vocabulary.
+`raw` is the top layer's output before its dropout, `output` after it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +42,7 @@ class TrainingStep:
         optimizer: What moves the parameters.
         loss_scale: Scale of float16's loss; None in other precisions.
         rate: Learning rate of the next step, [], on the device.
-        execute_step: `step`, as --execution runs it.
+        execute_step: What a call runs once the rate is set: `step`, or its CUDA graphs.
 
     Args:
         network: Network to train.

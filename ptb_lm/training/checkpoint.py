@@ -2,7 +2,6 @@
 
 import shlex
 import time
-from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -21,9 +20,10 @@ from ptb_lm.training.tensors import SavedState
 
 # The most training that a lost process may lose. In a validation nothing is saved: what it took is lost, too.
 SAVE_SECONDS = 300.0
-# On a GPU an epoch may take two seconds, and saving one. So the ends of epochs save in a tenth of the time.
+# On a GPU an epoch may take two seconds, and saving one. So the end of an epoch does not save if the newest
+# save took more than this share of the time since, and more than CHEAP_SECONDS.
 SHARE_OF_SAVES = 0.1
-CHEAP_SECONDS = 0.2  # a save that takes no longer is done at the end of each epoch
+CHEAP_SECONDS = 0.2
 PENALTIES = ("activation_penalty", "slowness_penalty", "weight_decay")  # too large a one diverges
 
 
@@ -39,7 +39,6 @@ class Checkpoints:
         averages: Moving averages of the weights.
         run: Configuration of the run.
         corpus: Data of the run.
-        run_seconds: Function that returns for how long the run has been trained, by all of its processes.
     """
 
     def __init__(
@@ -50,10 +49,9 @@ class Checkpoints:
         *,
         run: RunConfig,
         corpus: Corpus,
-        run_seconds: Callable[[], float],
     ) -> None:
         self.directory, self.backend, self.averages = directory, backend, averages
-        self.run, self.corpus, self.run_seconds = run, corpus, run_seconds
+        self.run, self.corpus = run, corpus
         self._best: Arrays | None = None  # the best weights, where they are not on disk yet
         self._save_seconds = 0.0  # duration of the newest save
         self._last_save_time = time.perf_counter()  # when it ended
@@ -69,7 +67,7 @@ class Checkpoints:
         with self.averages.use(progress):
             self._best = self.backend.export_weights()
 
-    def save(self, state: State, progress: Progress) -> None:
+    def save(self, state: State, progress: Progress, *, run_seconds: float) -> None:
         """Write the newest training state, and the best weights of the epochs until then.
 
         The best weights come first: a run that dies between the two files is continued from the older state,
@@ -78,6 +76,7 @@ class Checkpoints:
         Args:
             state: Carried state after the newest step.
             progress: Progress of the run.
+            run_seconds: For how long the run has been trained, by all of its processes.
 
         Raises:
             DivergenceError: A weight is not finite; nothing was written.
@@ -99,7 +98,7 @@ class Checkpoints:
             self.directory.remove_result()
             self.directory.write_weights(self._best, self.run, self.corpus.vocabulary, best=best)
             self._best = None
-        progress = msgspec.structs.replace(progress, run_seconds=self.run_seconds())
+        progress = msgspec.structs.replace(progress, run_seconds=run_seconds)
         self.directory.write_state(
             SavedState(weights, training, progress, averages), corpus=self.corpus, run=self.run
         )

@@ -65,7 +65,7 @@ def evaluate_perplexity(
                 unread, last_read = [], time.perf_counter()
         nlls += [measurement.nll for measurement in backend.read(unread)]
     nll = math.fsum(nlls)  # at once: the clock decides which of them were read together
-    # Where each has scored all rows it is the first one's sum that counts, so that no two ranks disagree.
+    # If the rows cannot be shared out, each rank has scored all of them: the first one's sum alone counts.
     nll = ranks.sum_over_ranks(nll if ranks.is_first or ranks.can_share(batch_size) else 0.0)
     return perplexity_from_nll(nll, batch_size * targets)
 

@@ -123,7 +123,7 @@ def parse_request(flag_values: dict[str, Any], command: str, ranks: Ranks) -> Tr
         source = parent.directory.weights_path if parent else None
         ranks.run_on_first(lambda: run_folders.refuse_existing(path, overwrite=overwrite, init_from=source))
     if ranks.size == 1:  # otherwise all of them load the text together
-        run_data.check_folder(run_config)  # which is told before the framework is imported
+        run_data.check_folder(run_config)  # a missing folder is reported before the framework is imported
     run_config, reason = with_fastest(run_config, flag_values, ranks)
     path = flag_values.get("run_dir") or ranks.run_on_first(lambda: run_folders.default_path(run_config))
     return TrainRequest(
@@ -154,7 +154,7 @@ def prepare(request: TrainRequest) -> tuple[TrainRequest, Corpus, backend.Backen
     if parent:
         run_config = replace(run_config, init_from=ranks.run_on_first(lambda: parent.make_record(corpus)))
     if request.config_on_disk is not None:
-        # Before a model is built of a config.json that somebody has changed.
+        # If somebody has edited config.json the state differs from it: told before a model is built.
         ranks.run_on_first(lambda: bool(RunDirectory(directory.path).read_state(run=run_config)))
     vocabulary_size = len(corpus.vocabulary)
     parameters.check_fits(run_config.hyperparameters, vocabulary_size)

@@ -81,7 +81,7 @@ def with_flags(config: Config, flag_values: Mapping[str, Any]) -> Config:
         if "hidden_size" in changes:
             raise UserError("give --layer-sizes or --hidden-size, not both")
         changes.setdefault("num_layers", len(sizes))
-        changes["hidden_size"] = max(sizes)  # not the preset's, beside which nobody would look for these
+        changes["hidden_size"] = max(sizes)  # the preset's would contradict the sizes in config.json
         if len({*sizes}) == 1 and len(sizes) == changes["num_layers"]:  # a model has one description
             changes["layer_sizes"] = ()
     elif "hidden_size" in changes or changes.get("num_layers", config.num_layers) != config.num_layers:

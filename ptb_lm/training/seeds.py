@@ -140,7 +140,7 @@ def _train_in_turn(commands: dict[int, list[str]], train_one: TrainOne) -> dict[
                 raise  # it may be of the text or the memory, which all have in common
             streams.print_to_stderr(f"seed {seed}: {error}")
             statuses[seed] = _STATUS.get(type(error), cli.EXIT_USAGE)
-        gc.collect()  # the model is in circles, and would be kept beside the next one
+        gc.collect()  # the model is in reference cycles, and would be kept beside the next one
         # A signal that comes as a run ends does not stop that run; it stops those that are left.
         if number < len(commands):
             stop = signals.answered_signal or stop

@@ -65,15 +65,14 @@ class Trainer:
         self.state: State = self._zero_state()
         self.plan = WindowPlan(corpus, self.config, seed=run.choice.seed)
         self.averages = Averages(backend, self.config, self.plan)
-        # The first step of a length compiles, and is left out of the clock.
-        self._lengths = set[int]()  # of the windows that this process has trained
-        self._unclocked: tuple[int, float] | None = None  # (tokens, seconds) of the newest such step
+        # The first window of each length may compile. Its step is read by itself and left out of the clock,
+        # unless an epoch has no other steps.
+        self._trained_lengths = set[int]()  # those that this process has trained
+        self._first_step: tuple[int, float] | None = None  # (tokens, seconds) of the newest such step
         self.log_seconds = log_seconds
         self._validation_seconds = 0.0  # duration of the newest validation; 0 before there was one
         self._trainer_start = time.perf_counter()
-        self.checkpoints = Checkpoints(
-            directory, backend, self.averages, run=run, corpus=corpus, run_seconds=self._run_seconds
-        )
+        self.checkpoints = Checkpoints(directory, backend, self.averages, run=run, corpus=corpus)
 
     def resume(self, command: str) -> None:
         """Continue from the newest state of the run directory.
@@ -134,17 +133,17 @@ class Trainer:
             windows = self.plan.windows(rows_BL, progress.epoch, start=progress.step)
             for step, (x_BT, y_BT) in enumerate(windows, start=progress.step):
                 rate = self.config.learning_rate_at(progress.epoch, step, steps)
-                is_new = x_BT.shape[1] not in self._lengths
-                if is_new and unread:
+                is_new_length = x_BT.shape[1] not in self._trained_lengths
+                if is_new_length and unread:
                     self._read(unread, start=start)
                     unread, start = [], time.perf_counter()
-                self._lengths.add(x_BT.shape[1])
+                self._trained_lengths.add(x_BT.shape[1])
                 self.state, loss = self.backend.train_step(x_BT, y_BT, self.state, learning_rate=rate)
                 unread.append(loss)
                 if averaging_start is not None:
                     self.averages.update_if_due(steps_before + step + 1 - averaging_start)
                 now = time.perf_counter()
-                should_read: int = now - start > READ_SECONDS or is_new
+                should_read: int = now - start > READ_SECONDS or is_new_length
                 should_save: int = now > self.checkpoints.next_save_time
                 signal_number = self.stop.signal_number or 0
                 if self.ranks.size > 1:
@@ -153,7 +152,7 @@ class Trainer:
                         [should_read, signal_number, should_save], after_step=True
                     )
                 if should_read or signal_number:
-                    self._read(unread, start=start, is_clocked=not is_new)
+                    self._read(unread, start=start, is_clocked=not is_new_length)
                     display.update()
                     unread = []
                     if should_save or signal_number:
@@ -180,9 +179,9 @@ class Trainer:
             progress.clocked_seconds += seconds
             progress.clocked_tokens += tokens
         else:
-            if not self._unclocked:  # how long a user waits: imports, the text, the model, compilation
+            if not self._first_step:  # how long a user waits: imports, the text, the model, compilation
                 self.environment["seconds_to_first_step"] = start + seconds - self.command_start
-            self._unclocked = tokens, seconds
+            self._first_step = tokens, seconds
         for nll, gradient_norm, new_loss_scale in measurements:
             progress.step += 1
             when = f"in epoch {progress.epoch + 1}, step {progress.step} of {self.plan.steps(epoch)}"
@@ -212,8 +211,8 @@ class Trainer:
             self._save()  # validation is done again, training is not
             raise
         self._validation_seconds = time.perf_counter() - start
-        if not progress.clocked_tokens and self._unclocked:  # the epoch has no other steps
-            progress.clocked_tokens, progress.clocked_seconds = self._unclocked
+        if not progress.clocked_tokens and self._first_step:  # the epoch has no other steps
+            progress.clocked_tokens, progress.clocked_seconds = self._first_step
         steps = self.plan.steps(progress.epoch)
         first_rate, last_rate = (
             self.config.learning_rate_at(progress.epoch, step, steps) for step in (0, steps - 1)
@@ -283,7 +282,7 @@ class Trainer:
         )
 
     def _save(self) -> None:
-        self.checkpoints.save(self.state, self.progress)
+        self.checkpoints.save(self.state, self.progress, run_seconds=self._run_seconds())
 
     def _check_stop(self) -> None:
         (signal_number,) = self.ranks.max_over_ranks([self.stop.signal_number or 0])

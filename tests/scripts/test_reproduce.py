@@ -44,7 +44,11 @@ def checkout(tmp_path: Path) -> Path:
     edit(copy / "ptb_lm" / "data" / "corpus.py", corpus.PENN_TREEBANK_SHA256, text)
     presets = copy / "ptb_lm" / "model" / "presets.py"
     edit(presets, "SMALL = Config()", f"SMALL = Config(hidden_size={UNITS})")
-    edit(presets, '"race": _SHORT_MEDIUM.replace(epochs=20)', '"race": _SHORT_MEDIUM.replace(epochs=2)')
+    edit(
+        presets,
+        '"race": _REGULARISED_MEDIUM.replace(epochs=20)',
+        '"race": _REGULARISED_MEDIUM.replace(epochs=2)',
+    )
     return copy
 
 

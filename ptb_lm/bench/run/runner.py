@@ -115,13 +115,13 @@ def _rounds_of_a_process(measurement: Measurement, rounds: Sequence[int]) -> Ite
         for variant in random.sample(workload.variants, len(workload.variants))
         for pass_name in random.sample(workload.passes, len(workload.passes))
     ]
-    todo = {key for index in rounds for key in _todo(measurement, index)}
+    todo = {key for index in rounds for key in pairs_to_measure(measurement, index)}
     # Nothing is measured beside what fails in its start, or in the check.
     measurement.prepare(
         distinct(variant for variant, pass_name in order if (variant.name, pass_name) in todo)
     )
     for index in rounds:
-        todo = _todo(measurement, index)
+        todo = pairs_to_measure(measurement, index)
         for variant, pass_name in order:
             key = (variant.name, pass_name)
             if key in todo and not measurement.should_skip(*key, index):
@@ -131,12 +131,12 @@ def _rounds_of_a_process(measurement: Measurement, rounds: Sequence[int]) -> Ite
     measurement.pool.close()
 
 
-def _todo(measurement: Measurement, index: int) -> set[tuple[str, str]]:
-    """Return the variants and passes to measure in a round.
+def pairs_to_measure(measurement: Measurement, index: int) -> set[tuple[str, str]]:
+    """Return the variants and passes to measure in a round, as pairs.
 
-    These are those that the round lacks, and the baseline beside them: rows of two sessions make no ratio. If
-    the baseline is lacking, every variant of that pass is measured again. What cannot be measured is none of
-    them.
+    These are the pairs that the round lacks and that can be measured, and the baseline beside them, because a
+    ratio needs both from one session. If the baseline is lacking, every variant of that pass is measured
+    again.
     """
     workload = measurement.workload
     every = {
