@@ -23,9 +23,8 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.dropout_places import MaskSpec
-from ptb_lm.torch_backend import exchange
 from ptb_lm.torch_backend.cells import ParameterView, export_arrays, load_arrays
-from ptb_lm.torch_backend.dropout import Dropout, draw_mask, no_dropout
+from ptb_lm.torch_backend.dropout import Dropout, derive_seed, draw_mask, no_dropout
 from ptb_lm.torch_backend.runtime import Runtime, apply_execution
 from ptb_lm.torch_backend.settings import in_model_context
 from ptb_lm.torch_backend.stack import RecurrentStack
@@ -86,7 +85,7 @@ class TorchClassifier(Classifier):
         )
         width = config.hidden_sizes[-1] * (2 if config.bidirectional else 1)
         self.dense = nn.Linear(width, config.classes, device=self.device, dtype=self.dtype)
-        seed = exchange.derive_seed(choice.seed)
+        seed = derive_seed(choice.seed)
         self.dropout = InvertedDropout(config.keep_prob, device=self.device, seed=seed)
         self.trained = [*self.stack.trained_parameters(), *self.dense.parameters()]
         self.optimizer = torch.optim.Adam(self.trained, config.learning_rate, betas=(0.9, 0.999), eps=1e-8)

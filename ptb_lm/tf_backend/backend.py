@@ -15,7 +15,6 @@ from typing_extensions import override
 from ptb_lm.common import host
 from ptb_lm.data.corpus import TokenArray
 from ptb_lm.data.text import Ids
-from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays, Backend, StepMetrics
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -69,7 +68,7 @@ class TensorFlowBackend(Backend):
         self.config, self.choice = config, choice
         self.distribution, self.ranks, self.device = distribution, distribution.ranks, distribution.device
         self.dtype = DTYPES[choice.precision]
-        state_names = cells.get(config.cell).state_names
+        state_names = config.cell_declaration.state_names
         self._vocabulary_size = len(weights["embedding"])
         self.network = self._new_network(self.device.name)
         window = tf.TensorSpec([None, None], tf.int32)

@@ -12,15 +12,12 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from typing_extensions import override
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
-from ptb_lm.tf_backend.dropout import STREAMS
 from ptb_lm.tf_backend.loss import Loss
 from ptb_lm.tf_backend.network import State
 from ptb_lm.tf_backend.ranks import TensorFlowRanks, check_reduce_precision
@@ -97,18 +94,6 @@ class Distribution:
     def wait(self) -> None:
         """Wait for the devices of this process."""
         tf.test.experimental.sync_devices()
-
-    def gather_state(self, state: Arrays) -> Arrays:
-        """Return the training state of all processes together.
-
-        Args:
-            state: The state of this process: each array that its rows carry, [L, B, H], and STREAMS.
-        """
-        return state
-
-    def share_state(self, state: Arrays) -> Arrays:
-        """Return this process's part of what `gather_state` returned; the streams stay together."""
-        return state
 
     def environment(self) -> dict[str, Any]:
         """Return how many devices or processes there are, if there are several."""
@@ -194,23 +179,6 @@ class Workers(Distribution):
     @override
     def wait(self) -> None:
         tf.zeros([]).numpy()  # sync_devices would also ask the other processes' devices, and fail
-
-    @override
-    def gather_state(self, state: Arrays) -> Arrays:
-        states = self.ranks.gather(state)
-        return {
-            name: np.stack([each[name] for each in states])
-            if name == STREAMS
-            else np.concatenate([each[name] for each in states], axis=1)
-            for name in state
-        }
-
-    @override
-    def share_state(self, state: Arrays) -> Arrays:
-        return {
-            name: array if name == STREAMS else array[:, self.ranks.share(array.shape[1])]
-            for name, array in state.items()
-        }
 
 
 def distribute(choice: Choice, ranks: Ranks) -> Distribution:

@@ -9,13 +9,12 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import TokenArray
-from ptb_lm.model import cells
+from ptb_lm.model import carried
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -55,7 +54,7 @@ class TrainingStep:
     ) -> None:
         self.network, *self._copies = networks
         self._networks, self.config, self.distribution = networks, config, distribution
-        self.state_names = cells.get(config.cell).state_names
+        self.state_names = config.cell_declaration.state_names
         self.dropouts, self.adams = list[WindowDropout](), list[Adam]()
         devices = zip(networks, distribution.names, strict=True)
         for index, (network, name) in enumerate(devices, start=distribution.ranks.rank):
@@ -110,14 +109,11 @@ class TrainingStep:
 
     def export_state(self, state: State) -> Arrays:
         """Return the carried state, and the state of the dropout streams and of Adam."""
-        width, layers = max(self.config.hidden_sizes), zip(*state, strict=True)
-        arrays = {
-            name: np.stack([np.pad(part_BH, ((0, 0), (0, width - part_BH.shape[1]))) for part_BH in parts])
-            for name, parts in zip(self.state_names, layers, strict=True)
-        }
+        parts = [[part_BH.numpy() for part_BH in layer] for layer in state]
         streams = export_streams([dropout.generator for dropout in self.dropouts])
+        own = {**carried.pack(parts, self.state_names), STREAMS: streams}
         adam = self.adams[0].export_state(self.network) if self.adams else {}  # the same on all devices
-        return {**self.distribution.gather_state({**arrays, STREAMS: streams}), **adam}
+        return {**carried.gather(own, self.distribution.ranks, stream=STREAMS), **adam}
 
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set a state that `export_state` returned, and return the carried state.
@@ -125,20 +121,17 @@ class TrainingStep:
         Raises:
             UserError: The random streams are not TensorFlow's, or a moment is of another shape.
         """
-        own = self.distribution.share_state({name: arrays[name] for name in (*self.state_names, STREAMS)})
+        own = {name: arrays[name] for name in self.state_names}
         if self.adams:
             for network, adam in zip(self._networks, self.adams, strict=True):
                 adam.load_state(network, arrays)
         try:
             streams = [dropout.generator for dropout in self.dropouts]
-            load_streams(streams, own[STREAMS], self.distribution.ranks)
+            load_streams(streams, arrays[STREAMS], self.distribution.ranks)
         except ValueError as error:
             raise UserError(f"the random stream of dropout was not saved by TensorFlow ({error})") from None
-        layers = zip(*(own[name] for name in self.state_names), strict=True)
-        return [
-            tuple(tf.constant(part_BH[:, :hidden], self.network.dtype) for part_BH in layer)
-            for layer, hidden in zip(layers, self.config.hidden_sizes, strict=True)
-        ]
+        layers = carried.unpack(own, self.config.hidden_sizes, self.distribution.ranks)
+        return [tuple(tf.constant(part_BH, self.network.dtype) for part_BH in layer) for layer in layers]
 
     def _step_on_devices(
         self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor

@@ -1,24 +1,33 @@
-"""Inverted dropout in torch: masks, and how they are applied.
+"""Inverted dropout in torch: masks, how they are applied, and their random stream.
 
 Dropout has its own random stream. So the masks are the same for every layer implementation, and a run is
 resumable. Masks are drawn on the device, by nothing that waits for it.
 
-Shapes: B = batch, T = time steps, V = vocabulary.
+Shapes: B = batch, T = time steps, V = vocabulary, R = ranks.
 """
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks, MaskSpec, mask_specs
+from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.torch_backend import cpu
 
 Dropout = Callable[[Tensor], Tensor]
+
+GENERATOR = "torch.generator"  # in a run's state: [bytes] of one process, [R, bytes] of several
+SEED_BITS = 32  # the lowest of a seed, which are all that torch's generator of a CPU reads
+# The saved state of a GPU's generator: the seed and the offset, 8 bytes each. Offsets are multiples of 4.
+GPU_STATE_BYTES, GPU_OFFSET_MULTIPLE = 16, 4
 
 # Smallest keep probability that is drawn with 16 random bits: they are right to 2**-17, less than a
 # thousandth of it.
@@ -120,3 +129,57 @@ def draw_mask(spec: MaskSpec, generator: torch.Generator, dtype: torch.dtype) ->
     # torch can compare signed words alone.
     kept = (random.view(torch.int16) ^ -(2**15)) <= largest_kept - 2**15
     return mask.copy_(kept).div_(spec.keep_prob)
+
+
+def derive_seed(seed: int, ranks: Ranks = SINGLE_PROCESS) -> int:
+    """Return the seed of a rank's stream, from the seed of the run.
+
+    One process alone uses the run's seed, unless that has more bits than torch's generator of a CPU reads.
+    """
+    if ranks.size == 1 and seed < 2**SEED_BITS:
+        return seed
+    return _hash_to_seed(f"{seed}".encode(), ranks)
+
+
+def restore_generator(generator: torch.Generator, streams: NDArray[Any], ranks: Ranks) -> None:
+    """Continue the stream that this rank saved.
+
+    If the number of ranks was another one, or if the streams were saved on a CPU and this is a GPU or the
+    other way round, begin a new stream. It depends on the saved streams, so that no earlier masks come again.
+
+    Raises:
+        UserError: The saved arrays are states of no generator of torch.
+    """
+    by_rank = streams[None] if streams.ndim == 1 else streams
+    try:
+        state = torch.from_numpy(by_rank[ranks.rank % max(1, len(by_rank))].copy())
+        from_other_device = is_from_other_device(state, generator.device)
+        if not from_other_device:
+            generator.set_state(state)
+    except (RuntimeError, TypeError, IndexError) as error:
+        raise UserError(f"the random stream of dropout was not saved by torch ({error})") from None
+    if from_other_device or len(by_rank) != ranks.size:
+        generator.manual_seed(_hash_to_seed(np.ascontiguousarray(streams).tobytes(), ranks))
+
+
+def is_from_other_device(state: Tensor, device: torch.device) -> bool:
+    """Return whether a generator's state was saved on a GPU and this device is a CPU, or the other way round.
+
+    Args:
+        state: The generator's state, [bytes]; False if it is damaged.
+        device: The device of the generator that continues.
+    """
+    if state.dtype != torch.uint8 or state.ndim != 1:
+        return False
+    if device.type == "cpu":
+        return len(state) == GPU_STATE_BYTES and int(state[8:].view(torch.int64)) % GPU_OFFSET_MULTIPLE == 0
+    try:
+        torch.Generator().set_state(state)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _hash_to_seed(origin: bytes, ranks: Ranks) -> int:
+    digest = hashlib.sha256(origin + f" {ranks.rank} of {ranks.size}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

@@ -13,11 +13,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ptb_lm.model import cells
+from ptb_lm.model import carried
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.ranks import Ranks
 from ptb_lm.torch_backend import cpu, exchange
-from ptb_lm.torch_backend.dropout import WindowDropout, apply_in_order, mask_weights
+from ptb_lm.torch_backend.dropout import (
+    GENERATOR,
+    WindowDropout,
+    apply_in_order,
+    derive_seed,
+    mask_weights,
+    restore_generator,
+)
 from ptb_lm.torch_backend.graph import CudaRecorder, GraphedStep, WindowStep
 from ptb_lm.torch_backend.loss import (
     Loss,
@@ -53,7 +60,7 @@ class TrainingStep:
 
     def __init__(self, network: Network, *, execution: str, ranks: Ranks, seed: int) -> None:
         self.network, self.ranks = network, ranks
-        self.state_names = cells.get(network.config.cell).state_names
+        self.state_names = network.config.cell_declaration.state_names
         self.parameters = network.stack.trained_parameters()
         vocabulary_size = len(network.embedding_VE)
         self.dropout = WindowDropout(
@@ -61,7 +68,7 @@ class TrainingStep:
             vocabulary_size,
             device=network.device,
             dtype=network.dtype,
-            seed=exchange.derive_seed(seed, ranks),
+            seed=derive_seed(seed, ranks),
         )
         self.exchange: exchange.GradientExchange | None = None
         if self.ranks.size > 1:
@@ -235,10 +242,12 @@ class TrainingStep:
 
     def export_state(self, state: State) -> Arrays:
         """Return the carried state, and the states of the dropout stream, float16's loss scale, and Adam."""
-        carried = exchange.export_carried(state, self.state_names, self.network.precision.master)
+        master = self.network.precision.master
+        parts = [[part_BH.to("cpu", master).numpy() for part_BH in layer] for layer in state]
+        own = {**carried.pack(parts, self.state_names), GENERATOR: self.dropout.generator.get_state().numpy()}
         on_cpu = self.network.device.type == "cpu"
         return {
-            **exchange.gather_state(carried, self.dropout.generator, self.ranks),
+            **carried.gather(own, self.ranks, stream=GENERATOR),
             # A run continues with its own way to compute, even if this machine would choose another.
             **({"torch.cpu": cpu.export_implementation(self.ranks)} if on_cpu else {}),
             **(self.loss_scale.export() if self.loss_scale else {}),
@@ -247,13 +256,19 @@ class TrainingStep:
 
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set a state that `export_state` returned, and return the carried state."""
-        exchange.restore_generator(self.dropout.generator, arrays[exchange.GENERATOR], self.ranks)
+        restore_generator(self.dropout.generator, arrays[GENERATOR], self.ranks)
         if self.network.device.type == "cpu" and "torch.cpu" in arrays:
             cpu.restore_implementation(arrays["torch.cpu"], self.ranks)
         if self.loss_scale:
             self.loss_scale.load(arrays)
         self.optimizer.load(arrays)
-        return exchange.restore_carried(arrays, self.state_names, self.network.stack.zero_state, self.ranks)
+        own = {name: arrays[name] for name in self.state_names}
+        layers = carried.unpack(own, self.network.config.hidden_sizes, self.ranks)
+        state = self.network.stack.zero_state(len(layers[0][0]))
+        for layer, saved_layer in zip(state, layers, strict=True):
+            for part_BH, saved_BH in zip(layer, saved_layer, strict=True):
+                part_BH.copy_(torch.from_numpy(saved_BH.copy()))
+        return state
 
 
 class _InjectedGradient(torch.autograd.Function):

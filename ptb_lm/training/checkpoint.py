@@ -9,7 +9,7 @@ import numpy as np
 from ptb_lm.common.errors import DivergenceError, OutOfMemoryError, UserError
 from ptb_lm.common.flags import flag_name
 from ptb_lm.data.corpus import Corpus
-from ptb_lm.model import cells, parameters
+from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays, Backend, State
 from ptb_lm.model.config import Config
 from ptb_lm.training.averaging import Averages
@@ -124,7 +124,7 @@ class Checkpoints:
                 shapes = parameters.shapes(config, len(self.corpus.vocabulary))
                 parameters.check(weights, shapes, dtype=dtype, finite=True)
             shape = (config.num_layers, config.batch_size, max(config.hidden_sizes))
-            carried = dict.fromkeys(cells.get(config.cell).state_names, shape)
+            carried = dict.fromkeys(config.cell_declaration.state_names, shape)
             parameters.check({name: newest.training[name] for name in carried}, carried)
             self.backend.load_weights(newest.weights)
             self.averages.load(newest.averages, progress)

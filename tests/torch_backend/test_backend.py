@@ -23,9 +23,14 @@ from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.parameters import DEFAULT_CELL
 from ptb_lm.model.presets import PRESETS, SMALL
 from ptb_lm.model.ranks import SINGLE_PROCESS
-from ptb_lm.torch_backend import exchange
 from ptb_lm.torch_backend.backend import to_time_major
-from ptb_lm.torch_backend.dropout import draw_mask, mask_weights
+from ptb_lm.torch_backend.dropout import (
+    derive_seed,
+    draw_mask,
+    is_from_other_device,
+    mask_weights,
+    restore_generator,
+)
 from ptb_lm.torch_backend.loss import SoftmaxLayer, global_norm, sum_by_word
 from ptb_lm.torch_backend.lstm import BasicLayer
 from ptb_lm.torch_backend.lstm_fused import BlockFusedLayer, FusedSequence, take_last_steps
@@ -199,13 +204,13 @@ GPU_STATE = torch.tensor([3, 8]).view(torch.uint8)  # as torch saves it there: t
 def test_a_random_stream_of_the_other_kind_of_device_is_known(state: Tensor, moved_to: str | None) -> None:
     """From one that is damaged, and from one of the same kind."""
     for device in ("cpu", "cuda"):
-        assert exchange._is_from_other_device(state, torch.device(device)) == (device == moved_to)
+        assert is_from_other_device(state, torch.device(device)) == (device == moved_to)
 
 
 @pytest.mark.parametrize("shape", [(0, 5056), (2, 17)])
 def test_a_random_stream_that_is_none_is_refused(shape: tuple[int, int]) -> None:
     with pytest.raises(UserError, match=r"^the random stream .* not saved by torch"):
-        exchange.restore_generator(torch.Generator(), np.zeros(shape, np.uint8), SINGLE_PROCESS)
+        restore_generator(torch.Generator(), np.zeros(shape, np.uint8), SINGLE_PROCESS)
 
 
 @pytest.mark.gpu
@@ -479,7 +484,7 @@ def test_every_bit_of_a_seed_counts(tiny_config: Config) -> None:
     drawn = [build(config, seed=seed).next_masks(3, 5).units for seed in seeds]
     masks = [np.concatenate([mask.ravel() for mask in each]) for each in drawn]
     assert len({mask.tobytes() for mask in masks}) == 3
-    assert exchange.derive_seed(2**32 - 1) == 2**32 - 1
+    assert derive_seed(2**32 - 1) == 2**32 - 1
 
 
 def test_units_that_are_hardly_ever_kept_are_kept_at_their_rate() -> None:
