@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.model.backend import Arrays
 from ptb_lm.tf_backend.adam import Adam
-from ptb_lm.tf_backend.cells import Layer
+from ptb_lm.tf_backend.cells import Layer, assign
 from ptb_lm.tf_backend.dropout import Dropout, draw_mask, new_stream, no_dropout
 from ptb_lm.tf_backend.stack import RecurrentStack
 from sequence_classifier import ClassifierConfig, shapes
@@ -55,7 +55,6 @@ class SequenceNetwork:
         self, config: ClassifierConfig, layer: type[Layer], *, unroll: str, dtype: tf.DType, seed: int
     ) -> None:
         self.config = config
-        self.dtype = dtype
         self.stack = RecurrentStack(
             layer,
             config.input_size,
@@ -105,10 +104,8 @@ class SequenceNetwork:
 
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from arrays by canonical name."""
-        arrays = {name: array.astype(self.dtype.as_numpy_dtype) for name, array in canonical.items()}
-        self.stack.load(arrays)
-        self.kernel_KC.assign(arrays["dense.kernel"])
-        self.bias_C.assign(arrays["dense.bias"])
+        stack_arrays = self.stack.from_canonical(canonical)
+        assign(self.trained, [*stack_arrays, canonical["dense.kernel"], canonical["dense.bias"]])
 
     def _loss_and_gradients(
         self, x_BTI: tf.Tensor, labels: tf.Tensor, lengths_B: tf.Tensor | None, dropout: Dropout

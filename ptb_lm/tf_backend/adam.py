@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.reference_updates import BETA_1, BETA_2, EPSILON
+from ptb_lm.tf_backend.cells import assign
 from ptb_lm.tf_backend.network import Network
 
 # Names in a run's state: of the steps that are done, and of each parameter's moments, before its own.
@@ -85,8 +86,6 @@ class Adam:
     def load_state(self, network: Network, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Set a state that `export_state` returned.
 
-        The moments come by way of the network's variables, which get their values again.
-
         Args:
             network: The network whose variables it moves.
             arrays: The state; other names are left alone.
@@ -99,13 +98,6 @@ class Adam:
         shapes = {f"{kind}.{name}": array.shape for kind in MOMENTS for name, array in canonical.items()}
         shapes |= {STEPS: ()}
         parameters.check({name: arrays[name] for name in shapes}, shapes)
-        values = [tf.identity(variable) for variable in network.variables]
-        try:
-            for kind, moments in zip(MOMENTS, self.moments, strict=True):
-                network.load({name: arrays[f"{kind}.{name}"] for name in canonical})
-                for moment, variable in zip(moments, network.variables, strict=True):
-                    moment.assign(variable)
-        finally:
-            for variable, value in zip(network.variables, values, strict=True):
-                variable.assign(value)
+        for kind, moments in zip(MOMENTS, self.moments, strict=True):
+            assign(moments, network.from_canonical({name: arrays[f"{kind}.{name}"] for name in canonical}))
         self.steps.assign(arrays[STEPS])

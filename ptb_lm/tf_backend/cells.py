@@ -73,10 +73,9 @@ class Layer(ABC):
         """Return a mask of the recurrent kernel [H, 4H] as a factor of each variable; None stands for 1."""
         return [mask_HG if name == "recurrent_kernel" else None for name in self.weights]
 
-    def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
-        """Set the parameters from arrays by their cell's names."""
-        for name, variable in self.weights.items():
-            variable.assign(canonical[name])
+    def from_canonical(self, canonical: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return arrays by their cell's names in the order and layout of `variables`."""
+        return [canonical[name] for name in self.weights]
 
     @abstractmethod
     def __call__(
@@ -106,6 +105,12 @@ class SteppedLayer(Layer):
         weights = {name: tf.convert_to_tensor(variable) for name, variable in self.weights.items()}
         step = partial(self.step, weights)
         return run_over_time(step, x_TBI, state, unroll=self.unroll, lengths_B=lengths_B)
+
+
+def assign(variables: Sequence[tf.Variable], arrays: Sequence[NDArray[Any]]) -> None:
+    """Set variables to arrays, each in the variable's precision."""
+    for variable, array in zip(variables, arrays, strict=True):
+        variable.assign(array.astype(variable.dtype.as_numpy_dtype))
 
 
 def layer_type(model: str, *, cell: str = cells.LSTM, gpu: bool) -> type[Layer]:

@@ -81,9 +81,9 @@ class SoftmaxLayer:
         """Return by canonical name an array in the layout of the weight."""
         return {"softmax.kernel": weight[:-1], "softmax.bias": weight[-1]}
 
-    def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
-        """Set the parameters from arrays by canonical name; other names are left alone."""
-        self.weight.assign(np.vstack([canonical["softmax.kernel"], canonical["softmax.bias"]]))
+    def from_canonical(self, canonical: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """Return arrays by canonical name in the layout of the weight."""
+        return np.vstack([canonical["softmax.kernel"], canonical["softmax.bias"]])
 
     def logits(self, hidden_NH: tf.Tensor) -> tf.Tensor:
         """Return the logits of every word [N, V]."""
@@ -126,9 +126,9 @@ class TiedSoftmaxLayer:
         """Return by canonical name an array in the layout of the bias."""
         return {"softmax.bias": bias_V}
 
-    def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
-        """Set the parameters from arrays by canonical name; other names and the embedding are left alone."""
-        self.bias_V.assign(canonical["softmax.bias"])
+    def from_canonical(self, canonical: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """Return the array of the bias by canonical name."""
+        return canonical["softmax.bias"]
 
     def logits(self, hidden_NH: tf.Tensor) -> tf.Tensor:
         """Return the logits of every word [N, V]."""

@@ -53,10 +53,9 @@ class LSTMLayer(Layer):
         return [tf.concat([tf.ones([self.input_size, 4 * self.hidden_size], mask.dtype), mask], 0), None]
 
     @override
-    def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
+    def from_canonical(self, canonical: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         weight = np.concatenate([canonical["kernel"], canonical["recurrent_kernel"]])
-        for variable, array in zip(self.variables, (weight, canonical["bias"]), strict=True):
-            variable.assign(self._reorder(array))
+        return [self._reorder(weight), self._reorder(canonical["bias"])]
 
     def _reorder(self, array: NDArray[Any]) -> NDArray[Any]:
         gates = np.split(array, 4, axis=-1)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.config import Config
-from ptb_lm.tf_backend.cells import Layer, LayerState
+from ptb_lm.tf_backend.cells import Layer, LayerState, assign
 from ptb_lm.tf_backend.dropout import no_dropout
 from ptb_lm.tf_backend.loss import Loss, SoftmaxCrossEntropy, SoftmaxLayer, TiedSoftmaxLayer, pack_loss
 from ptb_lm.tf_backend.stack import RecurrentStack
@@ -84,12 +84,17 @@ class Network:
             **self.softmax.to_canonical(softmax),
         }
 
+    def from_canonical(self, canonical: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return arrays by canonical name in the order and layout of `variables`."""
+        return [
+            canonical["embedding"],
+            self.softmax.from_canonical(canonical),
+            *self.stack.from_canonical(canonical),
+        ]
+
     def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters from arrays by canonical name."""
-        arrays = {name: array.astype(self.dtype.as_numpy_dtype) for name, array in canonical.items()}
-        self.embedding_VE.assign(arrays["embedding"])
-        self.stack.load(arrays)
-        self.softmax.load(arrays)
+        assign(self.variables, self.from_canonical(canonical))
 
     def _losses(self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
         """Return the state after a window and the negative log likelihood of each target [N]."""

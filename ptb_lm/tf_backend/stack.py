@@ -128,11 +128,18 @@ class RecurrentStack:
             factors += [None] * len(layer.variables) if mask is None else layer.recurrent_factors(mask)
         return factors
 
-    def load(self, canonical: Mapping[str, NDArray[Any]]) -> None:
-        """Set the parameters from arrays by canonical name; other names are left alone."""
-        for prefix, layer in self._by_prefix.items():
-            names = self.cell.shapes(layer.input_size, layer.hidden_size)
-            layer.load({name: canonical[prefix + name] for name in names})
+    def from_canonical(self, canonical: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return arrays by canonical name, among which others may be, in the layout of `variables`."""
+        return [
+            array
+            for prefix, layer in self._by_prefix.items()
+            for array in layer.from_canonical(
+                {
+                    name: canonical[prefix + name]
+                    for name in self.cell.shapes(layer.input_size, layer.hidden_size)
+                }
+            )
+        ]
 
 
 def _zero_padding(x_TBI: tf.Tensor, lengths_B: tf.Tensor) -> tf.Tensor:

@@ -196,8 +196,9 @@ def test_a_tied_softmax_computes_what_an_untied_one_does() -> None:
     untied, embedding = SoftmaxLayer(7, 13, dtype=tf.float64), tf.Variable(rng.normal(size=(13, 7)))
     tied = TiedSoftmaxLayer(embedding)
     bias = rng.normal(size=13)
-    tied.load({"softmax.bias": bias})
-    untied.load({"softmax.kernel": embedding.numpy().T, "softmax.bias": bias})
+    canonical = {"softmax.kernel": embedding.numpy().T, "softmax.bias": bias}
+    for layer in (tied, untied):
+        layer.variables[-1].assign(layer.from_canonical(canonical))
     hidden, targets = tf.constant(rng.normal(size=(9, 7))), tf.constant(rng.integers(13, size=9))
     expected_N, expected_NH, (d_weight,) = untied.loss_and_gradients(hidden, targets, 0.3)
     nll_N, d_hidden_NH, (d_embedding_VE, d_bias_V) = tied.loss_and_gradients(hidden, targets, 0.3)

@@ -11,7 +11,7 @@ from ptb_lm.model.reference import stack_backward, stack_forward
 
 tf = pytest.importorskip("tensorflow")
 
-from ptb_lm.tf_backend.cells import Layer, layer_type  # noqa: E402
+from ptb_lm.tf_backend.cells import Layer, assign, layer_type  # noqa: E402
 from ptb_lm.tf_backend.dropout import no_dropout  # noqa: E402
 from ptb_lm.tf_backend.runtime import DTYPES, apply_execution  # noqa: E402
 from ptb_lm.tf_backend.stack import RecurrentStack  # noqa: E402
@@ -140,7 +140,7 @@ def check(
         unroll=unroll,
         dtype=DTYPES[precision],
     )
-    stack.load(inputs.weights)
+    assign(stack.variables, stack.from_canonical(inputs.weights))
     poisoned_TBI = np.where(VALID_TB1, inputs.x_TBI, np.nan) if lengths else inputs.x_TBI
     clean, poisoned = measure(stack, inputs, execution, [inputs.x_TBI, poisoned_TBI])
     expected = inputs.compute_reference()
@@ -180,7 +180,7 @@ def test_parameters_come_back_by_the_names_of_stack_shapes(model: str) -> None:
     stack = RecurrentStack(
         layer_type(model, gpu=False), WIDTH, HIDDEN, bidirectional=True, unroll="loop", dtype=tf.float32
     )
-    stack.load(inputs.weights)
+    assign(stack.variables, stack.from_canonical(inputs.weights))
     canonical = stack.to_canonical([variable.numpy() for variable in stack.variables])
     assert list(canonical) == list(inputs.weights)
     for name, array in inputs.weights.items():
