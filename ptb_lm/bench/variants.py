@@ -85,16 +85,17 @@ _PROGRAMS: Mapping[str, Mapping[str, Any]] = {
 }
 _IN_CHECKOUT = checkout.read_toml("programs")
 
-LANGUAGE_MODELS: dict[str, Framework] = {**FRAMEWORKS}
-CLASSIFIERS: dict[str, Framework] = {}
+_LANGUAGE_PROGRAMS = {**_PROGRAMS, **_IN_CHECKOUT.get("language_models", {})}
+_CLASSIFIER_PROGRAMS = _IN_CHECKOUT.get("classifiers", {})
+
+LANGUAGE_MODELS = {**FRAMEWORKS, **{name: _framework(about) for name, about in _LANGUAGE_PROGRAMS.items()}}
+CLASSIFIERS = {name: _framework(about) for name, about in _CLASSIFIER_PROGRAMS.items()}
 # Names in titles. A program that is missing here has the name that --add gave it.
-TITLES = {"torch": "torch", "tensorflow": "TensorFlow"}
-for _registry, _programs in (
-    (LANGUAGE_MODELS, {**_PROGRAMS, **_IN_CHECKOUT.get("language_models", {})}),
-    (CLASSIFIERS, _IN_CHECKOUT.get("classifiers", {})),
-):
-    for _name, _about in _programs.items():
-        _registry[_name], TITLES[_name] = _framework(_about), _about["title"]
+TITLES = {
+    "torch": "torch",
+    "tensorflow": "TensorFlow",
+    **{name: about["title"] for name, about in (_LANGUAGE_PROGRAMS | _CLASSIFIER_PROGRAMS).items()},
+}
 
 
 def program(variant: str) -> tuple[str, str]:

@@ -151,9 +151,9 @@ def check_scores(log_p: NDArray[Scalar]) -> NDArray[Scalar]:
 
 def tokens_per_call(config: Config, vocabulary_size: int) -> int:
     """Return the largest number of words that a model reads or scores at once."""
-    # The Mogrifier keeps what each round makes of its input or its state, a quarter of what a layer keeps.
-    kept = 4 + config.mogrifier_rounds * (config.cell == "mogrifier_lstm")
-    return max_tokens_per_call(vocabulary_size, max(*config.hidden_sizes, config.embedding_width) * kept // 4)
+    width = max(*config.hidden_sizes, config.embedding_width)
+    # The backends' measure is an LSTM's, which keeps four values per unit.
+    return max_tokens_per_call(vocabulary_size, width * config.cell_declaration.kept_values // 4)
 
 
 def chunk_sentences(

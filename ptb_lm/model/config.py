@@ -12,9 +12,9 @@ from ptb_lm.model.hyperparameter import LARGEST, hyperparameter, hyperparameters
 if TYPE_CHECKING:  # --help wants no NumPy
     from ptb_lm.model.cells.cell import Cell
 
-# The bounds of a keep probability: 0 would keep nothing.
-_KEEP_PROB: dict[str, Any] = {"above": 0, "maximum": 1}
-# Those of the keep probability of one kind of units, where 0 stands for --keep-prob's.
+# What all keep probabilities have in common; 0 would keep nothing.
+_KEEP_PROB: dict[str, Any] = {"above": 0, "maximum": 1, "resumable": True}
+# And those of one kind of units, where 0 stands for --keep-prob's.
 _PLACE_KEEP_PROB: dict[str, Any] = {"minimum": 0, "maximum": 1, "resumable": True, "optional": True}
 
 OPTIMIZERS = ("sgd", "adam")
@@ -90,7 +90,7 @@ class Config:
         5.0, "upper bound on the global norm of the gradient", above=0, resumable=True
     )
     keep_prob: float = hyperparameter(
-        1.0, "probability that dropout keeps a unit; 1: no dropout", resumable=True, **_KEEP_PROB
+        1.0, "probability that dropout keeps a unit; 1: no dropout", **_KEEP_PROB
     )
     # Three places, as in Merity et al., 2018 (dropouti, dropouth and dropout of its code).
     input_keep_prob: float = hyperparameter(
@@ -126,14 +126,12 @@ class Config:
     embedding_keep_prob: float = hyperparameter(
         1.0,
         "probability that dropout keeps a word's embedding in a window",
-        resumable=True,
         **_KEEP_PROB,
     )
     # Merity et al., "Regularizing and Optimizing LSTM Language Models", 2018: the weight drop of AWD-LSTM.
     recurrent_keep_prob: float = hyperparameter(
         1.0,
         "probability that dropout keeps a recurrent weight in a window",
-        resumable=True,
         **_KEEP_PROB,
     )
     average_epochs: float = hyperparameter(

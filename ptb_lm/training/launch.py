@@ -185,12 +185,13 @@ def run(
         UserError: Another process uses the run directory, or there is not enough memory for a step.
         LostRankError: Another process ended; the run directory has the newest state.
     """
-    run_config, directory, ranks = request.run, request.directory, request.directory.ranks
+    ranks, default = request.directory.ranks, request.directory.path
     if request.config_on_disk is None and "run_dir" not in request.flag_values:
-        path = ranks.run_on_first(lambda: run_folders.create_folder(request.directory.path))
-        directory = RunDirectory(path, ranks)
+        path = ranks.run_on_first(lambda: run_folders.create_folder(default))
+        request = replace(request, directory=RunDirectory(path, ranks))
+    run_config, directory = request.run, request.directory
     with directory.lock(), StopRequest(is_one_of_several=ranks.size > 1) as stop:
-        _check_unchanged(request, directory)
+        _check_unchanged(request)
         trainer = Trainer(
             run_config,
             corpus,
@@ -206,7 +207,7 @@ def run(
             directory.create(run_config, corpus.vocabulary)
         else:
             directory.remove_leftovers()
-            if _resume(trainer, directory, request):
+            if _resume(trainer, request):
                 return 0
             directory.write_config(run_config)
         if request.parent and "data" not in request.flag_values:
@@ -247,14 +248,14 @@ def run(
     return 0
 
 
-def _resume(trainer: Trainer, directory: RunDirectory, request: TrainRequest) -> bool:
+def _resume(trainer: Trainer, request: TrainRequest) -> bool:
     """Continue from the newest state; return whether the run is finished, whose result is then reported.
 
     Raises:
         UserError: All epochs are done, and flags ask for another training.
     """
     trainer.resume(request.command)
-    before, epochs = request.config_on_disk, trainer.config.epochs
+    directory, before, epochs = request.directory, request.config_on_disk, trainer.config.epochs
     is_trained = trainer.progress.epoch == epochs
     if is_trained and before and before.hyperparameters.replace(epochs=epochs) != trainer.config:
         raise UserError(
@@ -272,8 +273,9 @@ def _resume(trainer: Trainer, directory: RunDirectory, request: TrainRequest) ->
     return True
 
 
-def _check_unchanged(request: TrainRequest, directory: RunDirectory) -> None:
+def _check_unchanged(request: TrainRequest) -> None:
     """Check that no other process has been at work in the folder since this one looked at it."""
+    directory = request.directory
     if request.config_on_disk is None:
         path, overwrite = directory.path, bool(request.flag_values.get("overwrite"))
         directory.ranks.run_on_first(lambda: run_folders.refuse_existing(path, overwrite=overwrite))

@@ -21,6 +21,7 @@ from ptb_lm.data.preparation import (
     from_flags,
 )
 from ptb_lm.model import fastest
+from ptb_lm.model.cells import CELLS
 from ptb_lm.model.choice import CHOICE_NAMES
 from ptb_lm.model.config import HYPERPARAMETERS, SHORTEST_WINDOW, Config
 from ptb_lm.model.hyperparameter import format_value
@@ -36,7 +37,6 @@ BETWEEN_LAYERS = "between_keep_prob"  # without effect in a single layer
 PLACES_OF_DROPOUT = ("input_keep_prob", BETWEEN_LAYERS, "output_keep_prob")
 # (flags, field, test): the flags change nothing where the test is true of the field's value.
 WITHOUT_EFFECT: Sequence[tuple[Sequence[str], str, Callable[[Any], bool]]] = (
-    (("mogrifier_rounds", "mogrifier_rank"), "cell", lambda cell: cell != "mogrifier_lstm"),
     (("mogrifier_rank",), "mogrifier_rounds", lambda rounds: rounds == 0),
     (("decay_after", "lr_decay"), "schedule", lambda schedule: schedule != "exponential"),
     (("decay_after",), "lr_decay", lambda factor: factor == 1),
@@ -117,6 +117,10 @@ def check_effects(config: Config, flag_values: Mapping[str, Any]) -> None:
         raise UserError(f"{flag_name(BETWEEN_LAYERS)} would change nothing in a single layer")
     if flag_values.get("variational") and min(config.unit_keep_probs) == 1:
         raise UserError("--variational would change nothing without dropout of units, as by --keep-prob 0.5")
+    own_options = CELLS[config.cell].options.values()
+    others = {option for row in CELLS.values() for option in row.options.values()}.difference(own_options)
+    if idle := [name for name in flag_values if name in others]:
+        raise UserError(f"{flag_list(idle)} would change nothing with --cell {config.cell}")
     for names, field, is_idle in WITHOUT_EFFECT:
         # A switch that is off cannot change anything, and is accepted.
         idle = [name for name in names if flag_values.get(name, False) is not False]

@@ -96,13 +96,6 @@ class TimedSteps(ABC):
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.export_weights, self.environment = model.export_weights, model.environment
-        self.device_memory = model.device_memory
-
-    @property
-    def engine(self) -> str:
-        """Description of the code that computes the layers; after a step, of the code that did."""
-        return str(self.model.engine)
 
     @abstractmethod
     def restart(self) -> None:

@@ -53,7 +53,7 @@ class BlockTimer:
         load = host.Load(machine.seconds_of_others)
         seconds = self._steps.block(pass_name, steps, untimed=untimed)
         others = load.busy_cores()
-        found = {"host_bytes": host_memory(), "device_bytes": self._steps.device_memory()}
+        found = {"host_bytes": host_memory(), "device_bytes": self._steps.model.device_memory()}
         for memory, peak in found.items():
             if peak is not None:  # None where there is no such memory
                 key = memory, pass_name
@@ -108,10 +108,10 @@ class BuiltVariant:
         Raises:
             ValueError: A fact that reports read is not of its type.
         """
-        environment = {**host.environment(), **self.steps.environment()}
+        environment = {**host.environment(), **self.steps.model.environment()}
         check_facts(environment, {})
         return {
-            "engine": self.steps.engine,
+            "engine": self.steps.model.engine,
             "environment": environment,
             "build_seconds": self.build_seconds,
         }
@@ -125,7 +125,7 @@ class BuiltVariant:
             WrongError: It computes something else than the reference.
         """
         start, earlier = time.perf_counter(), self._result
-        check.check_shapes(self.steps.export_weights(), self.task.shapes)
+        check.check_shapes(self.steps.model.export_weights(), self.task.shapes)
         if earlier:
             self.steps.restart()  # to the masks of dropout that the reference has answered with
         self._result = result = check.check(
@@ -141,9 +141,9 @@ class BuiltVariant:
         if earlier:
             return {}
         return {
-            "engine": self.steps.engine,
+            "engine": self.steps.model.engine,
             "parity": result.errors,
-            "check": {**result.what, "variant": self._variant, "engine": self.steps.engine},
+            "check": {**result.what, "variant": self._variant, "engine": self.steps.model.engine},
             "loss": result.loss,
             "check_seconds": time.perf_counter() - start,
             "first_step_seconds": result.first_step_seconds,
@@ -154,7 +154,7 @@ class BuiltVariant:
         self.steps.restart()
         gc.collect()
         _reset_peak()
-        self.steps.device_memory()
+        self.steps.model.device_memory()
 
     def confirm(self, first_losses: Sequence[float] | None) -> dict[str, Any]:
         """Compare it after its warm-up, unless its first losses are those of a process that was compared.
@@ -173,7 +173,7 @@ class BuiltVariant:
                     self.task, self.steps.model, precision=self.precision, seed=self._seed
                 )
                 self._begin_anew()
-                facts = {"engine": self.steps.engine, "check_seconds": time.perf_counter() - start}
+                facts = {"engine": self.steps.model.engine, "check_seconds": time.perf_counter() - start}
             else:
                 facts = self.check()
         except check.WrongError as error:

@@ -45,12 +45,14 @@ class Cell(ABC):
         constants: The initial value of each parameter that is not drawn at random.
         memory_gates: The gates that the benchmark's check sets to remember for long, so that the first steps
             of a long sequence show in its end. None: their biases are drawn as any others.
+        kept_values: Numbers that a layer keeps of a step, per unit; an LSTM's are its gates.
     """
 
     name: ClassVar[str]
     state_names: ClassVar[tuple[str, ...]]
     constants: ClassVar[Mapping[str, float]]
     memory_gates: ClassVar[MemoryGates | None] = None
+    kept_values: int = 4
 
     @abstractmethod
     def shapes(self, input_size: int, hidden_size: int) -> dict[str, tuple[int, ...]]:

@@ -46,6 +46,7 @@ class MogrifierLSTM(LSTM):
     def __init__(self, rounds: int = 5, rank: int = 0) -> None:
         self.rounds = rounds
         self.rank = rank
+        self.kept_values = LSTM.kept_values + rounds  # what each makes of the input or the state, too
 
     @override
     def shapes(self, input_size: int, hidden_size: int) -> dict[str, tuple[int, ...]]:
