@@ -102,7 +102,10 @@ def choose(
     if rule := next(applying, None):
         choice = replace(choice, model=rule.model, precision=rule.precision)
         return Decision(choice=choice, reason=_explain(choice, config, machine, rule, fixed, processes))
-    sole = choice.framework_row.gpu_precisions.get(choice.model)
+    row = choice.framework_row
+    if machine.device == "cuda" and (choice.model, choice.execution) in row.gpu_refusals:
+        choice = replace(choice, model=choice.model if "model" in fixed else SAFE_MODELS[-1])
+    sole = row.gpu_precisions.get(choice.model)
     if machine.device == "cuda" and sole and "precision" not in fixed:
         reason = f"{choice.model}, as --model says, in {sole}, the one precision of its kernel"
         return Decision(choice=replace(choice, precision=sole), reason=reason)

@@ -18,6 +18,7 @@ class Framework:
     install_hint: str  # what to do if the module cannot be imported
     refusals: Mapping[tuple[str, str], str]  # (model, one of the above) -> why they cannot be combined
     needs_cuda: tuple[str, ...] = ()  # of the above, what a CPU cannot do
+    gpu_refusals: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (model, execution) -> why
     # Model -> the one precision that it is for on a GPU.
     gpu_precisions: Mapping[str, str] = field(default_factory=dict)
     examine: str = ""  # "module:function" of a device's name: its Machine (rules.py); "": nobody can tell
@@ -96,6 +97,7 @@ FRAMEWORKS: dict[str, Framework] = {
             ("block_fused", "loop"): "the loop over time is inside the operation",
             ("cudnn", "loop"): "the loop over time is inside the layer",
         },
+        gpu_refusals={("cudnn", "xla"): "XLA cannot compile CudnnRNNV3"},
     ),
 }
 

@@ -20,13 +20,16 @@ TRACED = ("TrainingStep", "Network.")  # what the name of each of our traced fun
 
 
 def _should_log(record: logging.LogRecord) -> bool:
-    """Return whether TensorFlow's logger keeps a record: all but warnings that these are traced again."""
+    """Return whether TensorFlow's logger keeps a record: all but warnings of what is done on purpose.
+
+    A step is traced once for each length of windows, and scoring once for each model. Several devices of one
+    process compute operation by operation if --execution says so.
+    """
     message = str(record.msg)
-    return "retracing" not in message or not any(name in message for name in TRACED)
+    is_traced_again = "retracing" in message and any(name in message for name in TRACED)
+    return not is_traced_again and not message.startswith("Using MirroredStrategy eagerly")
 
 
-# A step is traced once for each length of windows, and scoring once for each model, on purpose. TensorFlow
-# would warn of many.
 tf.get_logger().addFilter(_should_log)
 
 DTYPES = {"fp32": tf.float32, "fp64": tf.float64}
@@ -108,8 +111,8 @@ def choose_device(choice: Choice) -> Device:
         if found:
             nvidia.warn(problem)
     gpu = choice.device == "cuda" or (choice.device == "auto" and bool(gpus))
-    if gpu and (choice.model, choice.execution) == ("cudnn", "xla"):
-        raise UserError("XLA cannot compile CudnnRNNV3; choose --execution graph or eager, or --model basic")
+    if gpu and (why := choice.framework_row.gpu_refusals.get((choice.model, choice.execution))):
+        raise UserError(f"{why}; choose --execution graph or eager, or --model basic")
     # fp32 means IEEE float32; TensorFlow's default would let a GPU round to TF32.
     tf.config.experimental.enable_tensor_float_32_execution(False)
     return Device(gpu)

@@ -53,6 +53,8 @@ def new_config(flag_values: dict[str, Any]) -> RunConfig:
     data = flag_values.get("data", "ptb")
     preset = flag_values.get("config", "demo" if data == "synthetic" else "small")
     recipe = flag_values.get("recipe", "default")
+    if recipe != "default" and RECIPES[recipe][preset] == RECIPES["default"][preset]:
+        raise UserError(f"--recipe {recipe} would change nothing with --config {preset}")
     hyperparameters = with_flags(RECIPES[recipe][preset], flag_values)
     return RunConfig(
         config=preset,

@@ -100,6 +100,8 @@ GRU, LAYER_NORM = SMALL.replace(cell="gru"), SMALL.replace(cell="layer_norm_lstm
         (NATIVE, SMALL, {"framework": "tensorflow"}, "block_fused fp32"),
         (NATIVE, SMALL, {"framework": "tensorflow", "model": "cudnn"}, "cudnn fp32"),
         (NATIVE, SMALL, {"framework": "tensorflow", "execution": "xla"}, "cudnn fp32"),
+        ({GPU}, SMALL, {"framework": "tensorflow", "execution": "xla"}, "basic fp32"),
+        ({GPU}, SMALL, {"framework": "tensorflow", "execution": "xla", "model": "cudnn"}, "cudnn fp32"),
         (NATIVE, SMALL, {"framework": "tensorflow", "unroll": "loop"}, "block fp32"),
         (NATIVE, SMALL, {"framework": "tensorflow", "precision": "fp64"}, "cudnn fp64"),
         (NATIVE, LAYER_NORM, {"framework": "tensorflow"}, "basic fp32"),
