@@ -460,6 +460,7 @@ class TestWithoutKernels:
             ("", "compiler"),
             ("/nonexistent", "/nonexistent"),
             ("/bin/true", "compiled"),
+            ("/bin/false", "/bin/false ended with status 1 torch\n"),
             ("#!/bin/sh\necho 'kernels.cpp:1: error: no such thing' >&2\nexit 1\n", "no such thing torch\n"),
             ("#!/bin/sh\nprintf '\\351: error: no such thing\\n' >&2\nexit 1\n", "no such thing torch\n"),
             # It leaves something that is no library, as a torch without the exported products would not load.
@@ -469,6 +470,7 @@ class TestWithoutKernels:
             "missing",
             "not there",
             "makes nothing",
+            "fails without a word",
             "fails",
             "fails in another encoding",
             "makes no library",

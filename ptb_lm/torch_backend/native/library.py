@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -121,8 +122,9 @@ def _compile(compiler: Sequence[str], libraries: Sequence[str], path: Path) -> N
         except (OSError, subprocess.TimeoutExpired) as error:
             raise MissingError(f"the C++ compiler failed: {error}") from None
         if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if "error" in line] or ["without a word"]
-            raise MissingError(f"the C++ compiler failed: {lines[0]}")
+            lines = [line for line in done.stderr.splitlines() if "error" in line]
+            said = lines[0] if lines else f"{shlex.join(compiler)} ended with status {done.returncode}"
+            raise MissingError(f"the C++ compiler failed: {said}")
         with files.atomic_path(path) as copy:  # half a library would end every later process that loads it
             shutil.copyfile(output, copy)
 
