@@ -261,9 +261,13 @@ def has_onednn(dtype: torch.dtype) -> bool:
     return dtype in supported and bool(supported[dtype]())
 
 
-@functools.cache
 def bfloat16_products() -> str:
-    """Return the name of the processor's instructions for bfloat16 products; "" if it has none."""
+    """Return the name of the processor's instructions for bfloat16 products; "" if none are used.
+
+    ONEDNN_MAX_CPU_ISA can keep oneDNN from them. Our kernels ask oneDNN; torch alone cannot.
+    """
+    if torch.bfloat16 not in (recurrence_types() or native.TYPE_NAMES):
+        return ""
     checks = {"_is_amx_tile_supported": "AMX", "_is_avx512_bf16_supported": "AVX512_BF16"}
     return next((name for check, name in checks.items() if getattr(torch.cpu, check, lambda: False)()), "")
 
@@ -290,6 +294,15 @@ def find_recurrence_kernels(x: Tensor) -> native.Kernels | None:
     # process.
     runs = found is not None and x.dtype in found.recurrent and torch.backends.mkldnn.enabled
     return found if runs else None
+
+
+def recurrence_types() -> set[torch.dtype]:
+    """Return the types in which our own kernels, if they are chosen, run a recurrence. This compiles them."""
+    return {
+        dtype
+        for dtype in native.TYPE_NAMES
+        if find_recurrence_kernels(torch.empty(0, dtype=dtype, device="cpu")) is not None
+    }
 
 
 def multiply(a_MK: Tensor, b_KN: Tensor, *, out: Tensor | None = None) -> Tensor:

@@ -252,9 +252,7 @@ def examine(device: str) -> rules.Machine:
             name=f"the GPU {torch.cuda.get_device_name()}",
             features=frozenset(feature for feature, there in features.items() if there),
         )
-    products = cpu.bfloat16_products()
-    types = [torch.float32, *([torch.bfloat16] if products else [])]
-    has_kernels = all(cpu.find_recurrence_kernels(torch.empty(0, dtype=dtype)) for dtype in types)
+    products, has_kernels = cpu.bfloat16_products(), torch.float32 in cpu.recurrence_types()
     features = {rules.BFLOAT16: bool(products), rules.KERNELS: has_kernels}
     return rules.Machine(
         device="cpu",

@@ -12,12 +12,13 @@ from typing_extensions import override
 
 torch = pytest.importorskip("torch")
 
+from forked import python  # noqa: E402
 from implementations import override_implementation  # noqa: E402
 from support import random_weights, random_windows  # noqa: E402
 from training_steps import assert_steps_equal_the_reference  # noqa: E402
 
 from ptb_lm.common.errors import UserError  # noqa: E402
-from ptb_lm.model import backend, reference  # noqa: E402
+from ptb_lm.model import backend, reference, rules  # noqa: E402
 from ptb_lm.model.choice import Choice  # noqa: E402
 from ptb_lm.model.config import Config  # noqa: E402
 from ptb_lm.model.ranks import Ranks  # noqa: E402
@@ -145,6 +146,35 @@ print(float((found - expected).norm() / expected.norm()) < 1e-6)
     assert (exact == "True") == ("exec,cpu,matmul" in after)
     if isa != "DEFAULT":
         assert (exact == "True") == (HAS_AVX512 and isa != "AVX2")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not torch.cpu._is_avx512_bf16_supported() or cpu.kernels_unavailable_reason() is not None,
+    reason="needs AVX512_BF16 and kernels",
+)
+@pytest.mark.parametrize(
+    ("isa", "precision", "features"),
+    [("DEFAULT", "bf16", {rules.BFLOAT16, rules.KERNELS}), ("AVX2", "fp32", {rules.KERNELS})],
+)
+def test_kernels_run_in_the_types_that_onednn_may_multiply(
+    isa: str, precision: str, features: set[str]
+) -> None:
+    program = """
+from ptb_lm.model import fastest
+from ptb_lm.model.choice import Choice
+from ptb_lm.model.config import Config
+from ptb_lm.torch_backend import runtime
+safe = Choice.create(device="cpu", model="cudnn", precision="fp32")
+chosen = fastest.choose(safe, Config(hidden_size=200), fixed=()).choice
+in_bf16 = runtime.Runtime(Choice.create(device="cpu", model="block_fused", precision="bf16"))
+print(chosen.model, chosen.precision, "native" in runtime.Runtime(chosen).engine, bool(in_bf16.hints))
+print(*runtime.examine("cpu").features)
+"""
+    done = python(program, ONEDNN_MAX_CPU_ISA=isa)
+    found, *names = done.stdout.splitlines()
+    assert found.split() == ["block_fused", precision, "True", str(precision == "fp32")], done.stderr
+    assert {*names[0].split()} == features
 
 
 def test_a_resumed_run_keeps_its_implementation(tiny_config: Config) -> None:
