@@ -256,7 +256,7 @@ class TorchBackend(Backend):
         lengths = None if lengths_B is None else torch.from_numpy(lengths_B.astype(np.int64))
         # All products of the layers, some of which are torch's own: the setting is there, or not, for every
         # thread of the process, so that other calls would decide which library computes them.
-        with cpu.use_float32_library(embedded_TBE):
+        with cpu.use_float32_library(embedded_TBE), cpu.use_few_shapes():
             output_TBH, after = self.network.stack(embedded_TBE, state, dropout=no_dropout, lengths_B=lengths)
         return output_TBH, after
 

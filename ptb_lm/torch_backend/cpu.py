@@ -8,7 +8,8 @@ import contextlib
 import functools
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
@@ -46,6 +48,7 @@ class Implementation:
 
 _process_choice: Implementation | None = None  # by `set_implementation`
 _run_choice: Implementation | None = None  # by `restore_implementation`, from the state of a resumed run
+_pads_rows: ContextVar[bool] = ContextVar("_pads_rows", default=False)  # in `use_few_shapes`
 
 
 def get_implementation() -> Implementation:
@@ -189,6 +192,40 @@ def use_float32_library(x: Tensor) -> contextlib.AbstractContextManager[None]:
 def _takes_onednn_in_float32(x: Tensor) -> bool:
     is_ours = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.compiler.is_compiling()
     return is_ours and get_implementation().float32_library == "oneDNN"
+
+
+@contextlib.contextmanager
+def use_few_shapes() -> Iterator[None]:
+    """Return a context, of this thread, in which `pad_rows` pads: for scoring, not for training's windows."""
+    token = _pads_rows.set(True)
+    try:
+        yield
+    finally:
+        _pads_rows.reset(token)
+
+
+def pad_rows(x_MK: Tensor) -> Tensor:
+    """Return a product's left factor with rows of zeros after its own, [`round_rows`, K], or as it is."""
+    if torch.compiler.is_compiling() or not _pads_rows.get():
+        return x_MK
+    return functional.pad(x_MK, (0, 0, 0, round_rows(len(x_MK), x_MK) - len(x_MK)))
+
+
+def round_rows(rows: int, like: Tensor) -> int:
+    """Return the number of rows, an eighth more at most, that a product should have if it is oneDNN's.
+
+    oneDNN makes code for each number of rows, which takes some 10 ms, and keeps it, about 0.6 MiB, for the
+    last thousand. Texts have almost any number of words, and here there are eight numbers between a power of
+    two and the next.
+
+    Args:
+        rows: Number of rows that are needed.
+        like: Tensor of the type and the device of the product.
+    """
+    in_half = like.device.type == "cpu" and like.dtype.itemsize == 2 and has_onednn(like.dtype)
+    if not in_half and not _takes_onednn_in_float32(like):
+        return rows
+    return native.round_up(rows, 1 << max(0, rows.bit_length() - 4))
 
 
 def find_openblas_kernels(*matrices: Tensor) -> native.Kernels | None:

@@ -141,10 +141,12 @@ class SoftmaxLayer:
         return nll_N, d_hidden_NH
 
     def _logits(self, hidden_NH: Tensor, buffers: Buffers | None = None) -> Buffers:
-        inputs, logits_NV = buffers or self._reuse_buffers(len(hidden_NH))
-        inputs[:, : self.hidden_size] = hidden_NH
+        tokens = len(hidden_NH)
+        inputs, logits_NV = buffers or self._reuse_buffers(tokens)
+        inputs[:tokens, : self.hidden_size] = hidden_NH
+        # Borrowed buffers may have more rows, in which an earlier call has left something.
         cpu.multiply(inputs, self._compute_weight, out=logits_NV)
-        return inputs, logits_NV
+        return inputs[:tokens], logits_NV[:tokens]
 
     def _cross_entropy(self, logits_NV: Tensor, targets_N: Tensor, *, gradient: bool) -> Tensor:
         """Return the negative log likelihoods [N]; if `gradient`, replace the logits by their gradient."""
@@ -180,7 +182,10 @@ class SoftmaxLayer:
 
     @contextlib.contextmanager
     def _borrow_buffers(self, tokens: int) -> Iterator[Buffers]:
-        """Return a context with buffers that no other call has: new ones, or those of a call that ended."""
+        """Return a context with buffers that no other call has: new ones, or those of a call that ended.
+
+        They may have more rows than there are tokens: see `cpu.round_rows`.
+        """
         device = self._compute_weight.device
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         free = self._free.setdefault(stream, [])
@@ -188,14 +193,15 @@ class SoftmaxLayer:
             largest = free.pop()
         except IndexError:
             largest = self._new_buffers(0)
-        if len(largest[0]) < tokens:
+        most = max(tokens, max_tokens_per_call(self._compute_weight.shape[1], self.hidden_size))
+        rows = min(cpu.round_rows(tokens, self._compute_weight), most)
+        if len(largest[0]) < rows:
             # Sizes are powers of two, at most what a call may need, and the old buffers are freed first: many
             # sizes that differ a little would leave holes in memory.
-            most = max(tokens, max_tokens_per_call(self._compute_weight.shape[1], self.hidden_size))
             largest = self._new_buffers(0)
-            largest = self._new_buffers(min(1 << (tokens - 1).bit_length(), most))
+            largest = self._new_buffers(min(1 << (rows - 1).bit_length(), most))
         try:
-            yield largest[0][:tokens], largest[1][:tokens]
+            yield largest[0][:rows], largest[1][:rows]
         finally:
             free.append(largest)
 

@@ -1,5 +1,6 @@
 """The choice of kernels and of the library of float32 products on a CPU."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ torch = pytest.importorskip("torch")
 from forked import python  # noqa: E402
 from implementations import override_implementation  # noqa: E402
 from support import random_weights, random_windows  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from training_steps import assert_steps_equal_the_reference  # noqa: E402
 
 from ptb_lm.common.errors import UserError  # noqa: E402
@@ -175,6 +177,83 @@ print(*runtime.examine("cpu").features)
     found, *names = done.stdout.splitlines()
     assert found.split() == ["block_fused", precision, "True", str(precision == "fp32")], done.stderr
     assert {*names[0].split()} == features
+
+
+@contextlib.contextmanager
+def record_shapes() -> Iterator[set[tuple[int, ...]]]:
+    """Return a context that adds the shapes [M, K, N] of torch's products in it to a set."""
+    shapes = set[tuple[int, ...]]()
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.addmm_):
+                shapes.add((*args[-2].shape, args[-1].shape[1]))
+            return function(*args, **(kwargs or {}))
+
+    with Recorder():
+        yield shapes
+
+
+by_onednn = pytest.mark.parametrize(
+    "choice",
+    [
+        pytest.param((kernels, library, precision), id=f"{kernels}-{library}-{precision}")
+        for kernels in cpu.KERNELS
+        for library, precision in (("oneDNN", "fp32"), ("MKL", "bf16"))  # bf16's is oneDNN in either case
+    ],
+)
+
+
+def build_by_onednn(config: Config, choice: tuple[str, str, str]) -> Any:
+    *implementation, precision = choice
+    choose(cpu.Implementation(*implementation))
+    if precision == "bf16" and not cpu.has_onednn(torch.bfloat16):
+        pytest.skip("oneDNN does not multiply in bfloat16")
+    return build(config, model="block_fused", precision=precision)
+
+
+@by_onednn
+def test_scores_of_any_number_of_words_take_few_products(
+    choice: tuple[str, str, str], tiny_config: Config
+) -> None:
+    """oneDNN keeps code for each number of rows."""
+    built, bound = (
+        build_by_onednn(tiny_config, choice),
+        {"rtol": 0, "atol": 5e-3 if "bf16" in choice else 1e-5},
+    )
+    weights, rng = built.export_weights(), np.random.default_rng(0)
+    with record_shapes() as shapes:
+        for words in range(65, 129, 4):
+            for lengths in ([words], [words // 2, words // 3, words - words // 2 - words // 3]):
+                batch, steps = len(lengths), lengths[0]
+                x_BT, y_BT = rng.integers(VOCABULARY, size=(2, batch, steps), dtype=np.int32)
+                zero = built.zero_state(batch)
+                lengths_B = np.array(lengths) if batch > 1 else None
+                _, found_BT = built.log_probabilities(x_BT, y_BT, zero, lengths_B=lengths_B)
+                _, next_BV = built.next_word_log_probabilities(x_BT, zero)
+                _, all_BTV = reference.log_probabilities(weights, x_BT, reference.zero_state(weights, batch))
+                expected_BT = np.take_along_axis(all_BTV, y_BT[..., None], axis=-1)[..., 0]
+                valid_BT = np.arange(steps) < np.array(lengths)[:, None]
+                np.testing.assert_allclose(found_BT[valid_BT], expected_BT[valid_BT], **bound)
+                np.testing.assert_allclose(next_BV, all_BTV[:, -1], **bound)
+    rows = {shape[0] for shape in shapes if 65 <= shape[0] <= 128}
+    assert 1 <= len(rows) <= 8, rows
+
+
+@by_onednn
+def test_training_and_its_evaluation_multiply_no_row_more(
+    choice: tuple[str, str, str], tiny_config: Config
+) -> None:
+    """Every run that was trained computed so."""
+    built = build_by_onednn(tiny_config.replace(num_steps=43), choice)
+    ((x_BT, y_BT),) = random_windows(built.config, VOCABULARY, 1, seed=2)
+    with record_shapes() as shapes:
+        state, _ = built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.1)
+        built.log_probabilities(x_BT[:2], y_BT[:2], built.zero_state(2))  # which pads, itself alone
+        built.evaluate_step(x_BT, y_BT, state)
+    sizes = {size for shape in shapes for size in shape}
+    assert 3 * 43 in sizes
+    assert not sizes & {*range(3 * 43 + 1, 200)}
 
 
 def test_a_resumed_run_keeps_its_implementation(tiny_config: Config) -> None:
