@@ -143,6 +143,7 @@ def checkpoint(state: State) -> State:
     return {
         "epoch": 3,
         "loss": torch.tensor(0.5),
+        "losses": torch.tensor([0.75, 0.5]),
         "model": {f"module.{name}": value for name, value in state.items()},
         "optimizer": {},
     }
@@ -273,6 +274,12 @@ WRONG: dict[str, tuple[Callable[[State], Any], str, Sequence[str]]] = {
     ),
     "a lost softmax": (without("decoder.weight"), r"\(11, 5\), not \(11, 6\)", WORDS),
     "a tensor more": (lambda state: {**state, "norm.weight": torch.ones(6)}, r"norm.weight.*\(6,\)", WORDS),
+    "a number more": (lambda state: {**state, "logit_scale": torch.tensor(3.0)}, r"logit_scale \(\)", WORDS),
+    "a number for a table": (
+        lambda state: {"embedding": torch.tensor(3.0), "lstm.0.recurrent_kernel": torch.ones(6, 24)},
+        r"embedding \(\)",
+        WORDS,
+    ),
     "a softmax more": (lambda state: {**state, "head.weight": torch.ones(11, 6)}, r"head.weight \(11", WORDS),
     "weights of the classes": (
         lambda state: {**without("decoder.bias")(state), "criterion.weight": torch.ones(11)},
@@ -349,9 +356,27 @@ def test_a_softmax_that_is_called_like_an_embedding_is_none(softmax: str) -> Non
 
 
 def test_what_is_no_floating_point_tensor_is_left_out(tmp_path: Path) -> None:
-    arrays = {"words": np.array(WORDS), "counts": np.arange(3), "x": np.ones(2, np.float16)}
+    arrays = {"words": np.array(WORDS), "counts": np.ones((2, 2), int), "x": np.ones((1, 2), np.float16)}
     np.savez(tmp_path / "x.npz", **arrays)
-    assert_arrays(read_tensors(tmp_path / "x.npz"), {"x": np.ones(2, np.float32)})
+    assert_arrays(read_tensors(tmp_path / "x.npz"), {"x": np.ones((1, 2), np.float32)})
+
+
+def test_a_number_of_keras_is_a_tensor_unless_it_is_a_metric_s(tmp_path: Path) -> None:
+    """As Keras 2 wrote them."""
+    arrays = {
+        "layers/x": np.ones((1, 2)),
+        "layers/scale": np.array(3.0),
+        "metrics/mean/vars/0": np.array(0.5),
+    }
+    with pytest.importorskip("h5py").File(tmp_path / "x.h5", "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+    assert read_tensors(tmp_path / "x.h5").keys() == {"layers/x", "layers/scale"}
+
+
+def test_the_end_of_a_file_s_name_may_be_in_capitals(tmp_path: Path) -> None:
+    safetensors.torch.save_file({"x": torch.ones(1, 2)}, tmp_path / "X.SAFETENSORS")
+    assert_arrays(read_tensors(tmp_path / "X.SAFETENSORS"), {"x": np.ones((1, 2), np.float32)})
 
 
 def test_that_h5py_is_missing_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ def _read_vocabulary(path: Path) -> tuple[Vocabulary, list[str]]:
 
 
 def read_tensors(path: Path) -> Arrays:
-    """Return the floating-point tensors of a file by name, in float32; numbers and empty ones are left out.
+    """Return the floating-point tensors of a file's model by name, in float32; empty ones are left out.
 
     The end of its name tells what it is: .safetensors, NumPy's .npz, Keras' .keras or .h5; else torch's.
 
@@ -154,11 +154,12 @@ def read_tensors(path: Path) -> Arrays:
     """
     path.open("rb").close()  # libraries say less clearly that it cannot be
     try:
-        found = READERS.get(path.suffix, _read_torch)(path)
+        found = READERS.get(path.suffix.lower(), _read_torch)(path)
         if not isinstance(found, Mapping):
             raise UserError(f"{path} holds no state_dict of a model but a {type(found).__name__}")
-        # A checkpoint holds the model's state_dict beside the optimizer's and more.
-        states = [*filter(None, map(_floats, (found, *found.values())))]
+        # A checkpoint holds the model's state_dict beside the optimizer's, losses and more.
+        tables = map(_floats, (found, *found.values()))
+        states = [table for table in tables if any(array.ndim > 1 for array in table.values())]
     except (UserError, MemoryError):
         raise
     except ModuleNotFoundError as error:  # TensorFlow and Keras bring h5py
@@ -181,12 +182,15 @@ def _floats(table: Any) -> Arrays:
         name: torch.as_tensor(value)
         for name, value in values
         if isinstance(name, str)
-        and (isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind == "f"))
+        and (
+            isinstance(value, torch.Tensor)
+            or (isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "f")  # h5py has scalars
+        )
     }
     return {
         name: tensor.detach().float().numpy()
         for name, tensor in tensors.items()
-        if tensor.is_floating_point() and tensor.ndim and tensor.numel()
+        if tensor.is_floating_point() and tensor.numel()
     }
 
 
@@ -224,7 +228,7 @@ def _read_hdf5(file: Path | BinaryIO, config: bytes = b"null") -> Arrays:
         return {
             "/".join(order.get(part, part) for part in name.split("/")): archive[name][()]
             for name in names
-            if isinstance(archive[name], h5py.Dataset) and not name.startswith("optimizer")
+            if isinstance(archive[name], h5py.Dataset) and not name.startswith(("optimizer", "metrics/"))
         }
 
 

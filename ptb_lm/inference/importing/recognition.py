@@ -60,8 +60,10 @@ def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Ar
     Raises:
         UserError: It is no such model, or the part that a tensor has in it is not clear.
     """
-    is_canonical = "embedding" in tensors and any(
-        parameters.owner(name) and _CANONICAL.search(name) for name in tensors
+    is_canonical = (
+        "embedding" in tensors
+        and any(parameters.owner(name) and _CANONICAL.search(name) for name in tensors)
+        and all(array.ndim for array in tensors.values())
     )
     kind, weights = ("ptb_lm", tensors) if is_canonical else _translate(tensors, vocabulary_size)
     cell, is_tied = parameters.cell_of(weights), "softmax.kernel" not in weights
