@@ -4,6 +4,7 @@ V = vocabulary, E = embedding width.
 """
 
 import copy
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -84,7 +85,7 @@ class LanguageModel:
         self.state: Position | None = None
         self._reader = TextReader(
             build(config, weights, choice),
-            eos=vocabulary.ids[EOS],
+            vocabulary=vocabulary,
             max_tokens=tokens_per_call(config, len(vocabulary)),
         )
 
@@ -302,7 +303,7 @@ class LanguageModel:
         count, most = 0, LONGEST_SENTENCE if length is None else length
         while count != most:
             state, log_p_V = self.reader.next_word_log_probabilities(position)
-            position = Position(state, sampler(log_p_V))
+            position = dataclasses.replace(position, state=state, last_word=sampler(log_p_V))
             if carry_state:
                 self.state = position
             word = self.vocabulary.words[position.last_word]

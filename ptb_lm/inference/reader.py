@@ -7,7 +7,7 @@ Shapes: B = sentences of a batch, T = words of the longest, N = words of a text,
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.common.errors import DivergenceError, UserError
 from ptb_lm.data.text import Ids
+from ptb_lm.data.vocabulary import EOS, Vocabulary
 from ptb_lm.inference.inputs import EncodedWords
 from ptb_lm.model.backend import Backend, State, max_tokens_per_call
 from ptb_lm.model.config import Config
@@ -32,10 +33,12 @@ class Position:
 
     state: Any = field(repr=False)  # the backend's
     last_word: int  # its id
+    vocabulary: str = field(repr=False)  # the SHA-256 of the one that has the id
 
 
-def _form(position: Position) -> list[list[tuple[Any, tuple[int, ...]]]]:
-    return [[(part.dtype, tuple(part.shape)) for part in layer] for layer in position.state]
+def _form(position: Position) -> list[Any]:
+    parts = [[(part.dtype, tuple(part.shape)) for part in layer] for layer in position.state]
+    return [position.vocabulary, *parts]
 
 
 class TextReader:
@@ -43,12 +46,13 @@ class TextReader:
 
     Args:
         backend: The model.
-        eos: The id of `<eos>`, the word before a text.
+        vocabulary: The model's words. A text begins after its `<eos>`.
         max_tokens: The largest number of words that are read at once.
     """
 
-    def __init__(self, backend: Backend, *, eos: int, max_tokens: int) -> None:
-        self.backend, self.eos, self.max_tokens = backend, eos, max_tokens
+    def __init__(self, backend: Backend, *, vocabulary: Vocabulary, max_tokens: int) -> None:
+        self.backend, self.max_tokens = backend, max_tokens
+        self.eos, self._vocabulary = vocabulary.ids[EOS], vocabulary.sha256
 
     def resume(self, position: object = None) -> Position:
         """Return the position at which reading goes on.
@@ -60,15 +64,15 @@ class TextReader:
         Raises:
             UserError: It is neither a position nor None, or of another kind of model.
         """
-        beginning = Position(self.backend.zero_state(1), self.eos)
+        beginning = Position(self.backend.zero_state(1), self.eos, self._vocabulary)
         if position is None:
             return beginning
         if not isinstance(position, Position):
             raise UserError(f"the state must be None or an earlier model.state, not {position!r}")
         if _form(position) != _form(beginning):
             raise UserError(
-                "the state is of another kind of model: framework, --model, cell, sizes and precision must "
-                "be the same"
+                "the state is of another kind of model: framework, --model, cell, sizes, vocabulary and "
+                "precision must be the same"
             )
         return position
 
@@ -81,12 +85,12 @@ class TextReader:
             state, _ = self.backend.next_word_log_probabilities(
                 inputs_N[None, begin : begin + self.max_tokens], state
             )
-        return Position(state, int(ids[-1]))
+        return replace(position, state=state, last_word=int(ids[-1]))
 
     def next_word_log_probabilities(self, position: Position) -> tuple[State, NDArray[np.floating]]:
         """Return the state after a position and the log-probability of every possible next word [V], in nats.
 
-        The text that goes on with a word stands at Position(that state, the word).
+        The text that goes on with a word stands at the position with that state and the word.
 
         Raises:
             DivergenceError: As `check_scores` does.
@@ -135,7 +139,8 @@ class TextReader:
             self.backend, x_1N, y_1N, position.state, max_tokens=self.max_tokens
         )
         ends = np.cumsum([len(sentence) for sentence in targets])
-        return Position(state, int(ids[-1])), np.split(log_p_1N[0], ends[:-1])
+        after = replace(position, state=state, last_word=int(ids[-1]))
+        return after, np.split(log_p_1N[0], ends[:-1])
 
 
 def check_scores(log_p: NDArray[Scalar]) -> NDArray[Scalar]:

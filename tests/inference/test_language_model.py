@@ -568,17 +568,36 @@ def test_a_state_is_that_of_its_own_model(implementation: str, precision: str, f
         model.predict("a b", carry_state=True)
 
 
-@pytest.mark.parametrize("changes", [{"cell": "gru"}, {"num_layers": 1}, {"hidden_size": 9}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cell": "gru"},
+        {"num_layers": 1},
+        {"hidden_size": 9},
+        {"words": (*WORDS, "j")},
+        {"words": WORDS[::-1]},  # each id is another word's
+    ],
+    ids=str,
+)
 def test_a_state_of_another_model_is_refused(
-    changes: dict[str, Any], model: LanguageModel, folder: Path
+    changes: dict[str, Any], model: LanguageModel, tmp_path: Path
 ) -> None:
-    name = "-".join(map(str, changes.values()))
-    other = ptb_lm.load(runs.write_run(folder / f"other-{name}", WORDS, **changes))
-    other.predict("a", carry_state=True)
-    model.state = other.state
-    for call in (model.score, model.predict, model.generate):
-        with pytest.raises(UserError, match="state is of another kind of model"):
-            call("a", carry_state=True)
+    """However it was reached."""
+    other = ptb_lm.load(runs.write_run(tmp_path / "other", **{"words": WORDS, **changes}))
+    for read in (other.score, other.predict, lambda text, **carry: list(other.generate(text, 2, **carry))):
+        other.state = None
+        read("a", carry_state=True)
+        model.state = other.state
+        for call in (model.score, model.predict, model.generate):
+            with pytest.raises(UserError, match="state is of another kind of model"):
+                call("a", carry_state=True)
+
+
+def test_a_state_is_that_of_another_copy_of_its_run_too(run: Path, model: LanguageModel) -> None:
+    model.predict("a b", carry_state=True)
+    other = ptb_lm.load(run, model="block_fused")
+    other.state = pickle.loads(pickle.dumps(model.state))
+    assert other.predict("c", carry_state=True) == model.predict("c", carry_state=True)
 
 
 def test_scores_and_positions_are_compared_without_their_arrays(model: LanguageModel) -> None:

@@ -9,7 +9,7 @@ V = vocabulary.
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jinja2
 
@@ -19,7 +19,6 @@ from ptb_lm.data.vocabulary import EOS
 from ptb_lm.inference import scoring
 from ptb_lm.inference.inputs import encode, split_sentences
 from ptb_lm.inference.language_model import LanguageModel
-from ptb_lm.inference.reader import Position
 from ptb_lm.inference.sampling import Prediction, likeliest
 from ptb_lm.training import run_folders
 
@@ -150,7 +149,7 @@ def read(model: LanguageModel, text: str) -> list[ReadWord]:
                     likeliest=tuple(likeliest(log_p_V, model.vocabulary, LIKELIEST)),
                 )
             )
-            position = Position(state, identity)
+            position = replace(position, state=state, last_word=identity)
     return found
 
 
