@@ -131,6 +131,7 @@ def test_an_error_while_a_file_is_read_names_it(tmp_path: Path, monkeypatch: pyt
         ("\x9b2J \u202eabc", "\\x9b2J \\u202eabc"),
         ("ü — 漢字 €", "ü — 漢字 €"),
         ("a\udc80", "a\\udc80"),
+        ("a\uffff", "a\\uffff"),
     ],
 )
 def test_control_characters_are_made_visible(

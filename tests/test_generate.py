@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from xml.dom import minidom
 
 import numpy as np
 import pytest
@@ -195,6 +196,15 @@ def test_a_picture_shows_the_commonest_words(
     for word in ("a", "&lt;eos&gt;", "b", "&lt;unk&gt;", "$", "d"):
         assert f">{word}</text>" in svg
     assert ">e</text>" not in svg
+
+
+def test_words_with_control_characters_leave_an_svg_readable(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    run, path = runs.write_run(tmp_path / "run", ("a\x01b", "<eos>", "c\uffff")), tmp_path / "map.svg"
+    assert runs.run_command(neighbours, run, "--picture", path, "--method", "pca") == 0
+    texts = [each.firstChild.data for each in minidom.parse(str(path)).getElementsByTagName("text")]
+    assert texts == ["a\\x01b", "<eos>", "c\\uffff"]
 
 
 @pytest.mark.parametrize("kind", ["svg", "png"])

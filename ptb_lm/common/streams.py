@@ -10,8 +10,9 @@ import sys
 import textwrap
 from typing import TextIO
 
-# Control characters of ASCII and Latin-1, those that turn the direction of what follows, and surrogates.
-_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# Control characters of ASCII and Latin-1, those that turn the direction of what follows, surrogates, and two
+# that XML lacks.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 _COMMAND = re.compile("(?<=: )(ptb-lm|python -m|pip|tensorboard|\\S*scripts/train) .+")
 
@@ -92,7 +93,8 @@ def mute(stream: TextIO | None) -> None:
 def escape_controls(text: str) -> str:
     r"""Return a text with its control characters as escapes (`\x1b`), so that it cannot steer a terminal.
 
-    So are surrogates, of a path that is no UTF-8: what is returned can be encoded, and drawn.
+    So are surrogates, of a path that is no UTF-8, and what XML lacks: what is returned can be encoded, and
+    drawn.
     """
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 

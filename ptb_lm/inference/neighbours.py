@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ptb_lm.common import streams
 from ptb_lm.common.errors import UserError, how_to_install
 from ptb_lm.common.files import atomic_write, output_problem
 from ptb_lm.data.vocabulary import Vocabulary
@@ -111,8 +112,9 @@ def draw(
         axes.set_axis_off()
         axes.scatter(points[:, 0], points[:, 1], s=2, color="#d0d7de")
         for (x, y), word in zip(points, vocabulary.words, strict=False):
+            label = streams.escape_controls(word)  # no reader opens an SVG with a control character
             # Not as mathematics: Penn Treebank has the word $.
-            axes.text(x, y, word, fontsize=7, ha="center", va="center", parse_math=False)
+            axes.text(x, y, label, fontsize=7, ha="center", va="center", parse_math=False)
         without_date = {"Date": None, "Creator": None} if kind == "svg" else {}
         picture = io.BytesIO()  # not the file: drawing imports, and a signal ends an import at once
         figure.savefig(picture, format=kind, metadata=without_date, dpi=150)
