@@ -267,6 +267,17 @@ def test_the_projector_s_files_of_another_origin_are_kept(
     assert runs.files(tmp_path) == {name: b"mine \xff\n"}
 
 
+@pytest.mark.parametrize("below", ["", "folder"])
+def test_a_file_in_the_place_of_the_projector_s_folder_is_told_before_the_work(
+    below: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, picture = tmp_path / "file", tmp_path / "map.svg"
+    file.write_text("mine")
+    problem = runs.refusal(capsys, neighbours, run, "--picture", picture, "--projector", file / below)
+    assert str(file) in problem
+    assert runs.files(tmp_path) == {"file": b"mine"}
+
+
 def test_the_projector_s_files_of_another_run_are_replaced_by_overwrite(
     run: Path, without_unk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

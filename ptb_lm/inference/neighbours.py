@@ -139,8 +139,12 @@ def check_projector(folder: Path, *, overwrite: bool) -> None:
         overwrite: True if files that `write_projector` wrote before may be replaced.
 
     Raises:
-        UserError: The folder has such files, or some of another origin, which are never replaced.
+        UserError: The folder has such files, or some of another origin, which are never replaced; or a file
+            is in its place.
     """
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if not nearest.is_dir():
+        raise UserError(f"{nearest} is a file, where a folder is to be made; choose another folder")
     config = folder / CONFIG
     if not config.exists() or config.read_bytes() != PROJECTOR_CONFIG.encode():
         for name in (CONFIG, VECTORS, METADATA):
