@@ -160,6 +160,19 @@ def test_no_command_replaces_a_file_unless_told_to(
     assert (tmp_path / "a.svg").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["export RUN --format onnx --out", "neighbours RUN --picture", "compare RUN --picture"],
+)
+def test_a_missing_folder_is_told_before_the_work(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *given = line.split()
+    missing = tmp_path / "missing"
+    problem = runs.refusal(capsys, importlib.import_module(f"ptb_lm.{name}"), *given, missing / "a.svg")
+    assert re.match(f"argument --.*: {missing / 'a.svg'}: .*folder {missing} ", problem)
+
+
 def test_a_flag_of_another_command_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     built = cli.Parser(prog="command", description="A command.")
     below = built.add_subparsers()

@@ -18,7 +18,7 @@ from ptb_lm.model.choice import MAX_SEED
 
 PROG = cli.command_name("bench")
 
-Flags: TypeAlias = Mapping[str, Mapping[str, Any]]  # what argparse is told of a flag, by its name
+Flags: TypeAlias = Mapping[str, Mapping[str, Any]]  # what the parser is told of a flag, by its name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -167,7 +167,11 @@ _COMMANDS: Mapping[str, tuple[str, Flags]] = {
     "check": (
         "Compare the variants of a suite with the NumPy reference, and time nothing.",
         {
-            "--out": {"metavar": "FILE", "help": "write the result to FILE too, as Markdown"},
+            "--out": {
+                "makes_folder": True,
+                "metavar": "FILE",
+                "help": "write the result to FILE too, as Markdown",
+            },
             **_choice("check", beside=""),
         },
     ),

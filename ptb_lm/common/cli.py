@@ -53,15 +53,17 @@ class Parser(argparse.ArgumentParser):
         self.register("type", Path, lambda value: Path(nonempty(value)))
         self._negative_number_matcher = flags.NEGATIVE_NUMBER  # argparse's own lacks -5e-05
 
-    def add_output(self, flag: str, *, replaced: str = "", **given: Any) -> None:
+    def add_output(self, flag: str, *, replaced: str = "", makes_folder: bool = False, **given: Any) -> None:
         """Add a flag that names a file to write, and --overwrite, without which no file is replaced.
 
         Args:
             flag: The flag.
             replaced: What --overwrite replaces, for people; "": the file that the flag names.
+            makes_folder: True if the command makes the file's folder; otherwise the folder must exist.
             **given: The arguments of `add_argument` for the flag.
         """
-        self.set_defaults(output=self.add_argument(flag, type=Path, **given))
+        kind = Path if makes_folder else _in_folder
+        self.set_defaults(output=self.add_argument(flag, type=kind, **given))
         replaced = replaced or f"the file that {flag} names"
         self.add_argument("--overwrite", action="store_true", help=f"replace {replaced}")
 
@@ -130,6 +132,13 @@ def nonempty(value: str) -> str:
     if not value:
         raise argparse.ArgumentTypeError("must not be empty")
     return value
+
+
+def _in_folder(value: str) -> Path:
+    path = Path(nonempty(value))
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{path}: there is no folder {path.parent}")
+    return path
 
 
 def parse_finite(text: str) -> float | None:

@@ -97,7 +97,11 @@ LINES = [
 
 
 @pytest.mark.parametrize(("name", "arguments"), LINES)
-def test_each_command_parses(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_command_parses(
+    name: str, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "checkpoints" / "try").mkdir(parents=True)  # the tutorial makes it first
+    monkeypatch.chdir(tmp_path)
     runs.check_parses(commands, [name, *arguments], monkeypatch)
 
 
