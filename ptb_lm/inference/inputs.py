@@ -116,16 +116,21 @@ def encode_lines(
     """Encode each line as a sentence; the first goes on with one if `begins` is false.
 
     Raises:
-        LineError: A line is no string, or has a newline before its end; or the vocabulary lacks a word of it
-            and has no `<unk>`.
+        LineError: A line is no string, or is several; or the vocabulary lacks a word of it and has no
+            `<unk>`.
     """
     for number, line in enumerate(lines, 1):
         try:
-            if isinstance(line, str) and "\n" in line.removesuffix("\n"):
-                raise UserError("a newline ends a sentence: give each as a string of its own")
+            if isinstance(line, str) and len(_lines(line)) > 1:
+                raise UserError("a line's end ends a sentence: give each as a string of its own")
             yield encode(line, vocabulary, begins=begins or number > 1, tokenizer=tokenizer)
         except UserError as error:
             raise LineError(number, str(error)) from None
+
+
+def _lines(text: str) -> list[str]:
+    r"""Return the lines of a text, which end in \n, \r or \r\n, as those of a file do."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
 
 
 def split_sentences(text: object) -> Iterable[str]:
@@ -135,7 +140,7 @@ def split_sentences(text: object) -> Iterable[str]:
         UserError: It is neither.
     """
     if isinstance(text, str):
-        return text.removesuffix("\n").split("\n")
+        return _lines(text)
     if isinstance(text, bytes) or not isinstance(text, Iterable):  # bytes would give numbers
         raise UserError(f"the text must be a string or several, one a sentence, not {type(text).__name__}")
     return text

@@ -159,7 +159,9 @@ def test_help_and_dir_name_load_and_the_version_alone() -> None:
 
 def test_a_text_is_its_lines(model: LanguageModel) -> None:
     check(model.score("\n".join(SENTENCES)), [s.log_probabilities for s in model.score(SENTENCES)])
-    check(model.score("\n".join(SENTENCES) + "\n"), [s.log_probabilities for s in model.score(SENTENCES)])
+    for end in ("\n", "\r", "\r\n"):
+        text = "".join(sentence + end for sentence in SENTENCES)
+        check(model.score(text), [s.log_probabilities for s in model.score(SENTENCES)])
     assert [sentence.words for sentence in model.score("")] == [("<eos>",)]
     assert [each.words for each in model.score_each("a b\nc")] == [("a", "b", "<eos>"), ("c", "<eos>")]
     assert len(model.score([])) == 0
@@ -409,11 +411,12 @@ def test_the_space_after_a_prefix_is_read_among_characters(folder: Path) -> None
         assert predicted["a"] == pytest.approx(after_space, abs=TOLERANCE)
 
 
-def test_a_newline_within_a_sentence_of_several_is_refused(model: LanguageModel) -> None:
+def test_the_end_of_a_line_within_a_sentence_of_several_is_refused(model: LanguageModel) -> None:
     """A string of several sentences has one in each line; of a list each string is one."""
-    assert model.score(["a b\n", "c"])[0].words == ("a", "b", "<eos>")
-    for lines, number in ((["a\nb"], 1), (["a", "b\n\n"], 2)):
-        with pytest.raises(LineError, match="newline") as caught:
+    for end in ("\n", "\r", "\r\n"):
+        assert model.score([f"a b{end}", "c"])[0].words == ("a", "b", "<eos>")
+    for lines, number in ((["a\nb"], 1), (["a", "b\n\n"], 2), (["a\rb"], 1), (["a", "b\r\r\n"], 2)):
+        with pytest.raises(LineError, match="ends a sentence") as caught:
             model.perplexity(lines)
         assert caught.value.number == number
 
