@@ -285,6 +285,7 @@ def test_bad_input_is_answered_in_a_sentence(
         (None, b"", "request .* long"),
         ("-3", b"", "request .* long"),
         ("9" * 5000, b"", "request .* long"),
+        ("100", b"text=w1+", "request .* ends sooner"),
         ("6", b"text=\xff", "form in UTF-8"),
         ("8", b"text=%ff", "form in UTF-8"),
     ],

@@ -146,16 +146,16 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     def _content(self) -> bytes | None:
-        """Return what was sent, or more than LARGEST bytes of it; None if its length is not given."""
+        """Return what was sent, or more than LARGEST bytes of it; None if its length is missing or wrong."""
         given = self.headers.get("Content-Length", "")
         if not _LENGTH.fullmatch(given):
             return None
         length = int(given)
-        content = self.rfile.read(min(length, LARGEST + 1))
+        content = self.rfile.read(most := min(length, LARGEST + 1))
         left = min(length, DISCARD_LIMIT) - len(content)
         while left > 0 and (piece := self.rfile.read(min(left, LARGEST))):
             left -= len(piece)
-        return content
+        return content if len(content) == most else None
 
     def _show(self, content: PageContent, status: HTTPStatus) -> None:
         body = write_page(content, model=self.server.description).encode()
@@ -173,10 +173,10 @@ def _fields(content: bytes | None) -> dict[str, str]:
     """Return the fields of a form.
 
     Raises:
-        UserError: Its length was not given, it is too long, or it is not a form.
+        UserError: Its length is missing or wrong, it is too long, or it is not a form.
     """
     if content is None:
-        raise UserError("the request does not say how long it is")
+        raise UserError("the request does not say how long it is, or ends sooner")
     if len(content) > LARGEST:
         raise UserError(f"the text is too long: at most {LARGEST:,} bytes")
     try:
