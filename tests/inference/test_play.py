@@ -129,6 +129,12 @@ def test_each_word_has_its_surprisal_and_the_likeliest(port: int, model: Any) ->
         )
 
 
+@pytest.mark.parametrize("text", ["w1 " * 500, "w1\n" * 250])
+def test_the_longest_text_is_read(text: str, model: Any) -> None:
+    found = play_page.read(model, text)
+    assert len([word for word in found if word.word == "w1"]) == text.count("w1")
+
+
 def test_a_perplexity_beyond_the_largest_float_is_said() -> None:
     words = [
         play_page.ReadWord(word="w1", unknown=False, bits=bits, likeliest=()) for bits in (1030.0, 1040.0)
@@ -247,6 +253,7 @@ def test_typed_text_stays_text(port: int) -> None:
         ("/read", {}, "no word .* sentence"),
         ("/read", {"text": "w1 " * 501}, "501 words .* 500"),
         ("/read", {"text": "w1" + "\n" * 501}, "501 words .* 500"),
+        ("/read", {"text": "w1\n" * 251}, "501 words .* 500"),
         ("/read", {"text": "w" * LARGEST}, f"text .* {LARGEST:,} bytes"),
         ("/continue", {"prompt": "w1"}, "how many words: ''"),
         ("/continue", {"length": "ten", "temperature": "1"}, "how many words: 'ten'"),

@@ -133,8 +133,9 @@ def read(model: LanguageModel, text: str) -> list[ReadWord]:
     """
     if not text.strip():
         raise UserError("there is no word to read: type a sentence")
-    lines = list(split_sentences(text))  # an empty one is a word, too
-    _check_count(sum(max(1, len(model.tokenizer.words(line))) for line in lines))
+    lines = list(split_sentences(text))
+    # With each <eos> but the last, after which nothing is read.
+    _check_count(sum(len(model.tokenizer.words(line)) + 1 for line in lines) - 1)
     position, found = model.reader.resume(), list[ReadWord]()
     for line in lines:
         sentence = encode(line, model.vocabulary, tokenizer=model.tokenizer)
