@@ -5,7 +5,9 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ptb_lm.common import cli, streams
+from ptb_lm.common import cli, flags, streams
+from ptb_lm.common.errors import UserError
+from ptb_lm.data.vocabulary import UNK
 from ptb_lm.inference import loading
 
 if TYPE_CHECKING:
@@ -63,10 +65,14 @@ def _parser() -> cli.Parser:
 
 
 def _generate(arguments: argparse.Namespace) -> int:
+    idle = [name for name in ("top_k", "top_p", "seed") if getattr(arguments, name) is not None]
+    if arguments.temperature == 0 and idle:
+        raise UserError(f"{flags.flag_list(idle)} would change nothing with --temperature 0")
     import numpy as np  # takes longer than --help should
 
     model = loading.load_from_flags(arguments)
-
+    if arguments.unk and model.vocabulary.unknown is None:
+        raise UserError(f"--unk would change nothing: the vocabulary has no {UNK}")
     generator = np.random.default_rng(arguments.seed)
     for number in range(arguments.count):
         words = model.generate(

@@ -52,6 +52,8 @@ def _neighbours(arguments: argparse.Namespace) -> int:
         raise UserError("-k needs a WORD")
     if not arguments.picture and (arguments.words or arguments.method):
         raise UserError("--words and --method need --picture")
+    if arguments.overwrite and not (arguments.picture or arguments.projector):
+        raise UserError("--overwrite would change nothing without --picture or --projector")
     # What it imports takes longer than --help should.
     from ptb_lm.inference import neighbours
 

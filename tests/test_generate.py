@@ -134,6 +134,12 @@ def test_unknown_words_are_told(
         (generate, ["--top-p", 1.5], "top-p .* 0 .* 1.5"),
         (generate, ["--temperature", -1], "temperature"),
         (generate, ["--length", 0], "argument --length: "),
+        (generate, ["--temperature", 0, "--seed", 1], "^--seed would .* nothing .* --temperature 0"),
+        (
+            generate,
+            ["--temperature", 0, "--top-p", 0.5, "--top-k", 2],
+            "^--top-k, --top-p would .* --temperature 0",
+        ),
         (neighbours, ["a", "-k", 7], "k must .* 1 to 6,"),
         (neighbours, ["zebra"], "'zebra'"),
         (neighbours, [], "give a WORD"),
@@ -141,6 +147,7 @@ def test_unknown_words_are_told(
         (neighbours, ["a", "--words", 5], "need --picture"),
         (neighbours, ["a", "--method", "pca"], "need --picture"),
         (neighbours, ["a", "--picture", "map.pdf"], r"\.svg or \.png"),
+        (neighbours, ["a", "--overwrite"], "--overwrite would .* nothing without --picture or --projector"),
     ],
 )
 def test_impossible_flags_are_refused_in_a_sentence(
@@ -148,6 +155,12 @@ def test_impossible_flags_are_refused_in_a_sentence(
 ) -> None:
     refusal = runs.refusal(capsys, command, run, *flags)  # type: ignore[arg-type]
     assert re.search(nouns, refusal)
+
+
+def test_unk_is_refused_where_the_vocabulary_has_none(
+    without_unk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "--unk would change nothing" in runs.refusal(capsys, generate, without_unk, "--unk")
 
 
 @pytest.mark.parametrize(
