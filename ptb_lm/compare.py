@@ -5,11 +5,10 @@ import sys
 from pathlib import Path
 
 from ptb_lm.common import cli, streams
-from ptb_lm.common.errors import UserError
+from ptb_lm.pages import plots
 
 PROG = cli.command_name("compare")
 FORMATS = ("markdown", "csv", "page")
-PICTURES = (".svg", ".png")
 
 
 def _parser() -> cli.Parser:
@@ -38,12 +37,11 @@ def _parser() -> cli.Parser:
 
 def _compare(arguments: argparse.Namespace) -> int:
     picture: Path | None = arguments.picture
-    if picture is not None and picture.suffix not in PICTURES:
-        raise UserError(f"--picture {picture} must end in {' or '.join(PICTURES)}")
+    if picture is not None:
+        plots.check_picture(picture)
     # These imports take long, so they wait until the flags are known to be right.
     from ptb_lm.common import files
     from ptb_lm.comparison import runs, tables
-    from ptb_lm.pages import plots
 
     write = {"markdown": tables.to_text, "csv": tables.to_csv, "page": tables.to_html}[arguments.format]
     groups = runs.read_groups(arguments.runs, command=PROG)

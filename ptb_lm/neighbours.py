@@ -56,9 +56,10 @@ def _neighbours(arguments: argparse.Namespace) -> int:
         raise UserError("--overwrite would change nothing without --picture or --projector")
     # What it imports takes longer than --help should.
     from ptb_lm.inference import neighbours
+    from ptb_lm.pages import plots
 
     if arguments.picture:
-        neighbours.check_picture(arguments.picture)
+        plots.check_picture(arguments.picture)
     if (folder := arguments.projector) is not None:  # before the picture is drawn
         neighbours.check_projector(folder, overwrite=arguments.overwrite)
     model = loading.load_from_flags(arguments)

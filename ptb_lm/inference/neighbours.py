@@ -15,7 +15,7 @@ from ptb_lm.common.errors import UserError, how_to_install
 from ptb_lm.common.files import atomic_write, output_problem
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.inference.inputs import check_count
-from ptb_lm.pages.plots import letters_of_any_font
+from ptb_lm.pages.plots import check_picture, letters_of_any_font
 
 MISSING = f"is not installed; {how_to_install('neighbours')}"
 NEIGHBOURS = 10  # words near another, unless `k` is given
@@ -119,16 +119,6 @@ def draw(
         picture = io.BytesIO()  # not the file: drawing imports, and a signal ends an import at once
         figure.savefig(picture, format=kind, metadata=without_date, dpi=150)
     atomic_write(path, picture.getvalue())
-
-
-def check_picture(path: Path) -> None:
-    """Check that a picture can have this name.
-
-    Raises:
-        UserError: Its ending is not that of a format that can be drawn.
-    """
-    if path.suffix not in (".svg", ".png"):
-        raise UserError(f"the name of the picture must end in .svg or .png, not {path.name}")
 
 
 def check_projector(folder: Path, *, overwrite: bool) -> None:

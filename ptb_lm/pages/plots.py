@@ -56,6 +56,16 @@ def shorten_label(label: str, length: int = 42) -> str:
     return drawn if len(drawn) <= length else f"{drawn[: length - 1]}…"
 
 
+def check_picture(path: Path) -> None:
+    """Check that a picture can have this name.
+
+    Raises:
+        UserError: Its ending is not that of a format that can be drawn.
+    """
+    if path.suffix not in (".svg", ".png"):
+        raise UserError(f"the name of the picture must end in .svg or .png, not {path.name}")
+
+
 def style_sheets(scheme: str) -> list[Path]:
     """Return matplotlib's style sheets for a paper, "light" or "dark"."""
     return [_TEMPLATES / f"{each}.mplstyle" for each in dict.fromkeys(("light", scheme))]

@@ -504,7 +504,7 @@ def test_without_matplotlib_there_is_a_table(
         (["{folder}/other", "{folder}/other"], ["{folder}/other", "twice"]),
         (["{folder}/seeds", "{folder}/seeds/seed-1"], ["{folder}/seeds/seed-1", "twice"]),
         (["{folder}/data"], ["{folder}/data", "config.json"]),
-        (["{folder}/other", "--picture", "curves.pdf"], ["--picture curves.pdf", ".svg", ".png"]),
+        (["{folder}/other", "--picture", "curves.pdf"], ["curves.pdf", ".svg", ".png"]),
         (["{folder}/other", "--format", "json"], ["--format", "json", "markdown", "csv", "page"]),
         ([], ["RUN", "--help"]),
         (["{folder}/other", "--picture", "/missing/curves.svg"], ["/missing/curves.svg"]),
