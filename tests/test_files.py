@@ -1,5 +1,7 @@
 """Atomic writing: the old file or the new one, and nothing else left behind."""
 
+import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -134,6 +136,18 @@ def test_a_lock_is_for_one_and_what_blocks_within_it_is_another_error(tmp_path: 
         lock(tmp_path),
     ):
         pass
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_used_without(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with lock(tmp_path):
+        assert str(tmp_path) in capsys.readouterr().err
 
 
 def test_the_cache_is_where_only_this_user_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

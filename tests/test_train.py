@@ -397,9 +397,12 @@ def test_a_finished_run_is_reported_and_not_done_again(
 def test_a_finished_run_learns_where_its_text_lies_and_is_not_trained_otherwise(
     run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Nor computed on another device, which it then does not record."""
     moved = shutil.copytree(data, tmp_path / "moved")
-    assert train.main(["--resume", str(run), "--data", str(moved)]) == 0
-    assert RunDirectory(run).read_config().data == str(moved)
+    runs.change(run / "config.json", lambda config: config.update(device="auto"))
+    assert train.main(["--resume", str(run), "--data", str(moved), "--device", "cpu"]) == 0
+    config = RunDirectory(run).read_config()
+    assert (config.data, config.choice.device) == (str(moved), "auto")
     for without in ("", "result.json"):  # as of a test that was interrupted
         if without:
             (run / without).unlink()
@@ -940,6 +943,12 @@ def test_the_recipe_decides_how_a_preset_is_trained(recipe: str | None) -> None:
     run = run_flags.new_config(flag_values)
     assert run.recipe == (recipe or "default")
     assert run.hyperparameters == RECIPES[recipe or "default"]["medium"].replace(keep_prob=0.9)
+
+
+@pytest.mark.parametrize("preset", ["modern", "awd", "race", "demo"])
+def test_a_recipe_that_changes_nothing_is_refused(preset: str) -> None:
+    with pytest.raises(UserError, match=f"--recipe tutorial would change nothing with --config {preset}"):
+        run_flags.new_config({"config": preset, "recipe": "tutorial"})
 
 
 def test_a_switch_is_turned_off_as_it_is_turned_on(data: Path, tmp_path: Path) -> None:

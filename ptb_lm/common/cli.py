@@ -246,7 +246,7 @@ def run(name: str, body: Callable[[], int]) -> int:
         with signals.handle_signals(name), _flushed_stdout():
             return body()
     except UserError as error:
-        return _fail(name, str(error), EXIT_USAGE)
+        return _fail(name, str(error), EXIT_USAGE, error)
     except (DivergenceError, LostRankError) as error:
         return _fail(name, str(error), EXIT_FAILED)
     except BrokenPipeError:

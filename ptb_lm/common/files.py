@@ -5,6 +5,7 @@ A reader sees the old file or the new one, never half of either.
 
 import atexit
 import contextlib
+import errno
 import functools
 import glob
 import os
@@ -14,11 +15,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from ptb_lm.common import streams
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.program import checkout
 
 if sys.platform != "win32":
     import fcntl
+
+NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # of a file system without locks
 
 
 def working_folder() -> Path:
@@ -176,6 +180,11 @@ def lock(folder: Path, *, name: Path | None = None, wait: bool = False) -> Itera
             raise UserError(
                 f"another process is using {name or folder}; wait until it ends, or choose another folder"
             ) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            problem = f"{name or folder} cannot be locked ({error.strerror})"
+            streams.print_to_stderr(f"{problem}: see to it that no other process writes there")
         yield
     finally:
         os.close(descriptor)  # and with it the lock

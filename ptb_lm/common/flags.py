@@ -58,6 +58,8 @@ def command_words(field: str, value: Any) -> list[str]:
     """Return the words of a command line that give a field its value: a switch has none, a tuple several."""
     if isinstance(value, bool):
         return [flag_name(field) if value else flag_name(f"no_{field}")]
+    if str(value).startswith("-"):  # would be read as a flag
+        return [f"{flag_name(field)}={value}"]
     return [flag_name(field), *map(str, value if isinstance(value, list | tuple) else [value])]
 
 

@@ -17,7 +17,8 @@ from ptb_lm.common.errors import DivergenceError, UserError
 T = TypeVar("T")
 
 # Values that must be the same on all processes: name -> value, in words; one that a process lacks is "none".
-Facts = Mapping[str, str]
+# None: the process cannot tell, and is not compared.
+Facts = Mapping[str, str | None]
 
 # How long processes that train together wait for one that is silent: variables of the environment, and the
 # seconds where they are not set. An ended process is noticed at once.
@@ -103,7 +104,7 @@ class Ranks:
         """
         if self.size == 1:
             return make()
-        problem, found = "", dict[str, str]()
+        problem, found = "", dict[str, str | None]()
         try:
             result = make()
             found = dict(facts(result))
@@ -118,7 +119,7 @@ class Ranks:
             first = answers[0][1]
             for name in first | facts_there:
                 here, there = (each.get(name, "none") for each in (first, facts_there))
-                if here != there:
+                if here != there and None not in (here, there):
                     raise UserError(
                         f"rank {rank} of {self.size} (on {host}) has another {name} than rank 0 (on "
                         f"{answers[0][2]}): {there}, not {here}"

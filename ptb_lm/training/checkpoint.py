@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from ptb_lm.common.errors import DivergenceError, OutOfMemoryError, UserError
-from ptb_lm.common.flags import flag_name
+from ptb_lm.common.flags import command_words, flag_name
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays, Backend, State
@@ -173,6 +173,6 @@ def divergence_error(
     scales = "--init-scale, --layer-init-scale" if config.layer_init_scale else "--init-scale"
     return DivergenceError(
         f"training diverged {when}: {what}; the last good state is kept; "
-        f"{shlex.join(['--resume', str(directory.path)])} with {smaller} continues from it; "
+        f"{shlex.join(command_words('resume', directory.path))} with {smaller} continues from it; "
         f"if that diverges too, a new run needs {smaller}, or smaller initial weights ({scales})"
     )

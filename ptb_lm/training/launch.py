@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ptb_lm.common import cli, host, streams
-from ptb_lm.common.errors import LostRankError, UserError
+from ptb_lm.common.errors import LostRankError, OutOfMemoryError, UserError
 from ptb_lm.common.program import version
 from ptb_lm.common.signals import StopRequest, TrainingInterrupted
 from ptb_lm.data.corpus import Corpus
@@ -240,8 +240,9 @@ def run(
             return interruption.exit_status
         except LostRankError as error:
             raise LostRankError(f"{error}; {how_to_continue}", speaker=error.speaker) from None
-        except (OSError, MemoryError) as error:  # for example of a full disk
-            if directory.state_path.exists():
+        except (OSError, MemoryError, OutOfMemoryError) as error:  # for example of a full disk
+            # A model that is too large for a first step would be too large again.
+            if directory.state_path.exists() and (trainer.steps_done() or isinstance(error, OSError)):
                 error.add_note(how_to_continue)
             raise
     display.report(result, directory)
@@ -265,8 +266,9 @@ def _resume(trainer: Trainer, request: TrainRequest) -> bool:
     # A run that went on and has not been tested since still has the result of its earlier end.
     if not (result and is_trained and result["epochs"] == epochs):
         return False
-    if request.run != before:
-        directory.write_config(request.run)
+    if before and request.run != before:
+        # Where its text lies now; nothing was computed on another device.
+        directory.write_config(replace(request.run, choice=before.choice))
     directory.restore_metrics(trainer.progress.rows)
     cli.try_print_line(f"the run in {directory.path} is finished; to train it further, give more --epochs")
     display.report(result, directory)
@@ -311,7 +313,7 @@ def _shared_facts(run: RunConfig, corpus: Corpus, ranks: Ranks) -> Facts:
     """Return the facts that must be the same in all processes: program, text, configuration, precision."""
     return {
         "version": version(),
-        "commit": str(host.environment()["commit"]),
+        "commit": host.environment()["commit"],
         "corpus (SHA-256)": corpus.sha256[:12],
         "reduce_precision": ranks.reduce_precision,
         **{

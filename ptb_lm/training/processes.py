@@ -15,6 +15,7 @@ from typing import Any
 
 from ptb_lm.common import cli, signals, streams
 from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
+from ptb_lm.common.flags import command_words
 from ptb_lm.common.program import CONTINUATION, TYPED_COMMAND
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import DEVICES, FRAMEWORKS, REDUCE_PRECISIONS
@@ -165,7 +166,7 @@ def how_to_continue(path: Path, flag_values: Mapping[str, Any], ranks: Ranks, ch
         ranks: Processes that train the run.
         choice: Choices of the run.
     """
-    command, launcher = ["--resume", str(path)], ""
+    command, launcher = command_words("resume", path), ""
     if (devices := flag_values.get("devices", 1)) > 1:
         command += ["--devices", str(devices)]
     elif ranks.size > 1:

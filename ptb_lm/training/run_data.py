@@ -185,12 +185,11 @@ def _describe_preparation(preparation: Preparation, data: Corpus, *, has_limit: 
         parts.append("lower case")
     if preparation.numbers:
         parts.append("N for numbers")
-    if has_limit:
-        parts.append(
-            f"the {preparation.vocab_size:,} most frequent words"
-            if preparation.vocab_size
-            else f"every word seen {preparation.least_count} times or more"
-        )
+    if has_limit and preparation.vocab_size:
+        parts.append(f"the {preparation.vocab_size:,} most frequent words")
+    elif has_limit:
+        seen = f" seen {preparation.least_count} times or more" if preparation.least_count > 1 else ""
+        parts.append(f"every word{seen}")
     coverage = 1 - _share(data, "train")
     # Words that another run or --vocab-size chose may lack most of any text.
     may_lack_spaces = has_limit and not preparation.vocab_size and preparation.tokenize != "characters"

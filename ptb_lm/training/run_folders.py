@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import working_folder
+from ptb_lm.common.flags import command_words
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -92,5 +93,7 @@ def refuse_existing(path: Path, *, overwrite: bool, init_from: Path | None = Non
         ):
             raise UserError(f"--overwrite would remove the weights of {path}, which the new run starts from")
     else:
-        going_on = "" if there.imported else f"continue it with {shlex.join(['--resume', str(path)])}, or "
+        going_on = (
+            "" if there.imported else f"continue it with {shlex.join(command_words('resume', path))}, or "
+        )
         raise UserError(f"the run directory {path} exists; {going_on}replace it with --overwrite")

@@ -96,7 +96,7 @@ class Trainer:
             OSError: A file cannot be written.
         """
         progress = self.progress
-        steps_done = self._steps_done()
+        steps_done = self.steps_done()
         is_resumed = len(progress.environments) > 1
         event_file = EventFile(
             self.directory.path if self.ranks.is_first else None,
@@ -115,8 +115,8 @@ class Trainer:
                 self._train_epoch(rows_BL, display)
                 self._finish_epoch(event_file)
             result = self._test()
-            event_file.add_scalars(metrics.scalars(result, metrics.RESULT_SCALARS), step=self._steps_done())
-            event_file.end(step=self._steps_done())
+            event_file.add_scalars(metrics.scalars(result, metrics.RESULT_SCALARS), step=self.steps_done())
+            event_file.end(step=self.steps_done())
             return result
 
     def _train_epoch(self, rows_BL: TokenArray, display: Display) -> None:
@@ -235,7 +235,7 @@ class Trainer:
         progress.next_epoch()
         self.state = self._zero_state()
         self.directory.write_metrics(progress.rows)
-        event_file.add_scalars(metrics.scalars(row, metrics.EPOCH_SCALARS), step=self._steps_done())
+        event_file.add_scalars(metrics.scalars(row, metrics.EPOCH_SCALARS), step=self.steps_done())
         (is_due,) = self.ranks.max_over_ranks([self.checkpoints.is_due_after_epoch()])
         if is_due or progress.epoch == self.config.epochs:
             self._save()
@@ -292,7 +292,7 @@ class Trainer:
     def _zero_state(self) -> State:
         return self.backend.zero_state(self.rows.stop - self.rows.start)
 
-    def _steps_done(self) -> int:
+    def steps_done(self) -> int:
         """Return the training steps of the whole run so far: where TensorBoard's points are."""
         return self.plan.steps_before(self.progress.epoch) + self.progress.step
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -181,3 +182,23 @@ def test_a_state_for_which_there_is_no_memory_is_not_called_wrong(
     assert problem.startswith("there is not enough memory")
     assert "was 4.0 EiB, and" in problem
     assert runs.files(run) == kept
+
+
+def test_a_training_that_runs_out_of_memory_says_how_it_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a GPU that another process fills. A first step without memory would fail again (above)."""
+    data, run = runs.write_corpus(tmp_path / "data"), tmp_path / "run"
+
+    @convert_allocation_errors()
+    def too_large(self: TorchBackend, *given: Any, **named: Any) -> None:
+        torch.empty(2**60)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TorchBackend, "evaluate_step", too_large)  # the validation after the first epoch
+        assert train.main(runs.arguments(data, run)) == 2
+    problem, _, command = runs.sentence(capsys.readouterr().err, train).partition("; continue with: ")
+    assert TOO_SMALL.fullmatch(problem)
+    assert RunDirectory(run).read_state().progress.step == 0
+    assert train.main(shlex.split(command)[3:]) == 0
+    assert runs.result(run)["epochs"] == 2

@@ -103,7 +103,8 @@ def found(folder: Path) -> dict[str, list[dict[str, Any]]]:
                 *("--data", str(folder / "text"), "--run-dir", str(folder / "per device"), "--epochs", "1"),
                 *("--hidden-size", "6", "--num-steps", "5", "--device", "cpu"),
                 *("--batch-size-per-device", "2"),
-            ]
+            ],
+            "commit": {"1": None},  # as where there is no git
         },
     }
     # As torchrun starts them: an agent does not count a restart that another machine caused.
@@ -212,6 +213,7 @@ def test_a_contradiction_between_ranks_is_refused_on_all(
 
 def test_a_batch_size_per_device_is_multiplied(folder: Path, found: dict[str, list[dict[str, Any]]]) -> None:
     first, _ = found["per device"]
+    assert statuses(found["per device"]) == [0, 0], "an unknown commit is no other one"
     assert "--batch-size-per-device 2" in first["out"]
     assert "--batch-size 4" in first["out"]
     assert "--learning-rate" in first["out"]

@@ -575,6 +575,7 @@ def test_a_finished_run_needs_no_state(
         ({"tie_weights": True, "overwrite": True}, ["--tie-weights", "--overwrite"]),
         ({"tie_weights": False, "overwrite": False}, ["--no-tie-weights"]),
         ({"seeds": [3, 4], "keep_prob": 0.5}, ["--seeds", "3", "4", "--keep-prob", "0.5"]),
+        ({"run_dir": Path("-x")}, ["--run-dir=-x"]),
     ],
 )
 def test_values_become_the_flags_that_give_them(flag_values: dict[str, object], line: list[str]) -> None:
