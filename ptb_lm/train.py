@@ -3,7 +3,6 @@
 import argparse
 import shlex
 import sys
-import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,15 +13,12 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.model import fastest, frameworks
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import MAX_SEED
-from ptb_lm.model.config import HYPERPARAMETERS, Config
+from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.frameworks import FRAMEWORKS
-from ptb_lm.model.hyperparameter import format_value
 from ptb_lm.model.presets import PRESETS, RECIPES
-from ptb_lm.training import run_flags
+from ptb_lm.training import help_tables, run_flags
 
 PROG = cli.command_name("train")
-AWD_PRESETS = ("awd", "modern")  # whose hyper-parameters the others do not use
-_IDLE = "-"  # stands for a hyper-parameter that has no effect
 # flag -> the flag without which it means nothing
 REQUIRED_FLAG = {"overwrite": "run_dir", "extend_vocabulary": "init_from", "jobs": "seeds"}
 # The hyper-parameters that --help describes.
@@ -97,8 +93,8 @@ def _described_parser() -> cli.Parser:
     parser.usage = f"{PROG} [FLAG ...]"
     for flag, text, meaning in (
         ("--help-all", lambda: _described_parser().format_help().rstrip(), "describe all flags"),
-        ("--help-presets", _list_presets, "show the hyper-parameters of each preset"),
-        ("--help-models", _list_models, "describe each model"),
+        ("--help-presets", help_tables.list_presets, "show the hyper-parameters of each preset"),
+        ("--help-models", help_tables.list_models, "describe each model"),
     ):
         parser.add_argument(flag, action=flags.ShowText, text=text, help=meaning)
     # No defaults here: a resumed run must know which flags were given.
@@ -237,78 +233,10 @@ def _add_choice(group: argparse._ArgumentGroup, flag: str, choices: Iterable[str
     group.add_argument(flag, choices=tuple(choices), metavar="NAME", help=text)
 
 
-def _list_presets() -> str:
-    """Return each preset's hyper-parameters: by the default recipe, and by the tutorial's if different."""
-    about = (
-        "The hyper-parameters of each --config, and [in brackets] of --recipe tutorial, if different.\n"
-        "A dash is a value without effect beside the others; so is that of a flag that a table lacks."
-    )
-    others = [name for name in PRESETS if name not in AWD_PRESETS]
-    meanings = _list("What they are:", ((each.flag, each.help) for each in HYPERPARAMETERS), 24)
-    return "\n\n".join([about, _tabulate(others), _tabulate(AWD_PRESETS), meanings])
-
-
-def _tabulate(presets: Sequence[str]) -> str:
-    """Return a table of what differs between presets, and below it what they have in common."""
-    rows, same = [("", *presets)], list[str]()
-    for each in HYPERPARAMETERS:
-        values = [_by_both_recipes(preset, each.name) for preset in presets]
-        if len({*values}) > 1:
-            rows.append((each.flag, *values))
-        elif values[0] != _IDLE:
-            same.append(f"{each.flag} {values[0]}")
-    return f"{_align(rows)}\n\n" + textwrap.fill(f"All have {', '.join(same)}.", 100, break_on_hyphens=False)
-
-
-def _list_models() -> str:
-    """Return what the models of each framework are, and the cells."""
-    parts = [_list(f"--framework {name} --model", row.models.items()) for name, row in FRAMEWORKS.items()]
-    parts.append(_list("--cell", ((name, row.about) for name, row in CELLS.items())))
-    parts.append(
-        _list("--execution, the default first", ((n, ", ".join(r.executions)) for n, r in FRAMEWORKS.items()))
-    )
-    return "\n\n".join(parts)
-
-
 def _one_of(names: Iterable[str], default: str) -> str:
     """Return names as in a sentence, with a note at the default: `lstm (default), gru or elman`."""
     *others, last = (f"{name} (default)" if name == default else name for name in names)
     return f"{', '.join(others)} or {last}" if others else last
-
-
-def _by_both_recipes(preset: str, field: str) -> str:
-    default, tutorial = (_effective(RECIPES[name][preset], field) for name in ("default", "tutorial"))
-    return default if default == tutorial else f"{default} [{tutorial}]"
-
-
-def _effective(config: Config, field: str) -> str:
-    value = getattr(config, field)
-    try:
-        run_flags.check_effects(config, {field: value})
-    except UserError:
-        return _IDLE
-    if isinstance(value, bool):
-        return ("no", "yes")[value]
-    return f"{value:.4g}" if isinstance(value, float) else format_value(value) or "no"
-
-
-def _align(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-
-
-def _list(title: str, rows: Iterable[tuple[str, str]], width: int = 17) -> str:
-    lines = (
-        textwrap.fill(
-            f"{name:<{width}}{text}",
-            100,
-            initial_indent="  ",
-            subsequent_indent=" " * (2 + width),
-            break_on_hyphens=False,
-        )
-        for name, text in rows
-    )
-    return "\n".join([title, *lines])
 
 
 if __name__ == "__main__":
