@@ -411,6 +411,7 @@ def test_what_is_scored_in_rows_as_in_training_is_compiled(
         (["--text", "x", "--split", "valid"], "not allowed with argument --text"),
         (["--execution", "compile"], "--execution compile would change nothing"),
         (["--execution", "jit", "--model", "basic"], "--execution jit would change nothing"),
+        (["--execution", "graph", "--split", "valid"], "--execution graph would change nothing"),
         *(
             ([flag, "nonsense"], f"argument {flag}: invalid choice: 'nonsense'")
             for flag in ("--split", "--model", "--framework", "--device")

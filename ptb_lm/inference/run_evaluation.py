@@ -66,6 +66,8 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
             f"--execution {choice.execution} would change nothing: it is for windows of the training's "
             f"{run.hyperparameters.batch_size} rows, and {text.name} is scored as one row"
         )
+    if (choice.framework, choice.execution) == ("torch", "graph"):
+        raise UserError("--execution graph would change nothing: only a training step is a CUDA graph")
     if decision.reason:
         cli.print_line(decision.reason)
     model = backend.build(run.hyperparameters, weights, choice)
