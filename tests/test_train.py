@@ -18,6 +18,7 @@ import runs
 
 from ptb_lm import train
 from ptb_lm.common.errors import UserError
+from ptb_lm.comparison import runs as comparison_runs
 from ptb_lm.data.corpus import load
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import frameworks, rules
@@ -835,6 +836,18 @@ def test_divergence_keeps_the_last_good_state(
 
     assert train.main(["--resume", str(run), "--learning-rate", "0.5"]) == 0
     assert runs.result(run)["epochs"] == 4
+
+
+def test_a_result_keeps_the_settings_that_trained_it(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Even if the run goes on by others, which fail in their first step; and it can go back to its end."""
+    before = RunDirectory(run).read_config()
+    assert train.main(["--resume", str(run), "--epochs", "4", "--learning-rate", "3e38"]) == 1
+    assert RunDirectory(run).read_config() != before
+    assert comparison_runs.read_run(run).config == before
+    assert "--epochs" in runs.refusal(capsys, train, "--resume", run, "--epochs", "2", "--learning-rate", "2")
+    assert train.main(["--resume", str(run), "--epochs", "2"]) == 0
+    assert "is finished" in capsys.readouterr().out
+    assert RunDirectory(run).read_config() == before
 
 
 def test_a_run_that_diverges_from_the_start_can_be_resumed(

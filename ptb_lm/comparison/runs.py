@@ -31,7 +31,7 @@ class Run:
 
     Attributes:
         folder: The run directory.
-        config: The content of config.json.
+        config: The content of config.json; its hyper-parameters are those of the result, if there is one.
         epochs: The rows of metrics.jsonl; at least one.
         result: The content of result.json; empty until the run has ended, and while it goes on after that.
     """
@@ -95,7 +95,8 @@ def read_run(folder: Path) -> Run:
     if config.imported:
         raise NoEpochError(f"{folder} was imported and has no epochs (evaluate tells its perplexity)")
     epochs = files.read_metrics()
-    return Run(folder=folder, config=config, epochs=epochs, result=files.read_end(len(epochs)))
+    result, config = files.read_end(len(epochs)), files.read_settings(len(epochs))
+    return Run(folder=folder, config=config, epochs=epochs, result=result)
 
 
 @dataclass(frozen=True)

@@ -288,9 +288,11 @@ class Config:
         """Return a configuration from the hyper-parameters' names and values as JSON has them.
 
         Raises:
-            UserError: A value is impossible.
+            UserError: A name is unknown, or a value impossible.
         """
         known = {each.name: each for each in HYPERPARAMETERS}
+        if unknown := values.keys() - known.keys():
+            raise UserError(f"there is no hyper-parameter {min(unknown)!r}")
         found: dict[str, Any] = {name: known[name].from_json(value) for name, value in values.items()}
         return cls(**found)
 

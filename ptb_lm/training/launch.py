@@ -107,7 +107,7 @@ def parse_request(flag_values: dict[str, Any], command: str, ranks: Ranks) -> Tr
         return TrainRequest(
             command=command,
             flag_values=flag_values,
-            run=resumed_config(config_on_disk, flag_values),
+            run=resumed_config(directory.read_settings(flag_values.get("epochs")), flag_values),
             directory=directory,
             config_on_disk=config_on_disk,
             vocabulary=directory.read_vocabulary(),
@@ -232,6 +232,7 @@ def run(
             result = trainer.train()
             # The seconds of this process: all but starting Python.
             result["command_seconds"] = time.perf_counter() - command_start
+            result["hyperparameters"] = run_config.to_json()["hyperparameters"]
             if run_config.init_from:
                 result["init_from"] = msgspec.structs.asdict(run_config.init_from)
             directory.write_result(result)
@@ -256,9 +257,9 @@ def _resume(trainer: Trainer, request: TrainRequest) -> bool:
         UserError: All epochs are done, and flags ask for another training.
     """
     trainer.resume(request.command)
-    directory, before, epochs = request.directory, request.config_on_disk, trainer.config.epochs
-    is_trained = trainer.progress.epoch == epochs
-    if is_trained and before and before.hyperparameters.replace(epochs=epochs) != trainer.config:
+    directory, epochs = request.directory, trainer.config.epochs
+    before, is_trained = directory.read_settings(epochs), trainer.progress.epoch == epochs
+    if is_trained and before.hyperparameters.replace(epochs=epochs) != trainer.config:
         raise UserError(
             f"all epochs of the run in {directory.path} are done; other settings need more --epochs"
         )
@@ -266,7 +267,7 @@ def _resume(trainer: Trainer, request: TrainRequest) -> bool:
     # A run that went on and has not been tested since still has the result of its earlier end.
     if not (result and is_trained and result["epochs"] == epochs):
         return False
-    if before and request.run != before:
+    if request.run != request.config_on_disk:
         # Where its text lies now; nothing was computed on another device.
         directory.write_config(replace(request.run, choice=before.choice))
     directory.restore_metrics(trainer.progress.rows)

@@ -85,6 +85,7 @@ class Result(msgspec.Struct):
     environment: Environment
     earlier_environments: list[Environment]
     best_possible_perplexity: Positive | None = None
+    hyperparameters: JsonObject = {}  # of the last epoch; those of an earlier commit are in config.json alone
 
 
 class Progress(msgspec.Struct, forbid_unknown_fields=True):
@@ -175,8 +176,9 @@ def read_result(path: Path) -> JsonObject:
     """
     values = json_files.read(path, remedy=REMEDY)
     try:
-        json_fields.convert(values, Result)
-    except ValueError as error:
+        found = json_fields.convert(values, Result)
+        Config.from_json(found.hyperparameters)
+    except (UserError, ValueError) as error:
         raise UserError(f"{path} is not a run's result: {error}") from None
     return dict(values)
 

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -15,6 +16,7 @@ from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
+from ptb_lm.model.config import Config
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.training import metrics, tensors
 from ptb_lm.training.metrics import Best, JsonObject
@@ -188,6 +190,23 @@ class RunDirectory:
             UserError: It is not a run's result, or has changed since it was written.
         """
         return metrics.read_result(self.result_path) if self.result_path.exists() else None
+
+    def read_settings(self, epochs: int | None = None) -> RunConfig:
+        """Read a run's configuration, with the hyper-parameters of its result if that is of so many epochs.
+
+        config.json has the settings of a run that goes on, which may fail before they train a step.
+
+        Args:
+            epochs: Number of epochs; None: those of config.json.
+
+        Raises:
+            UserError: As read_config and read_result do.
+        """
+        run, result = self.read_config(), self.read_result() or {}
+        if result.get("epochs") != (epochs or run.hyperparameters.epochs):
+            return run
+        trained = Config.from_json(result.get("hyperparameters", run.to_json()["hyperparameters"]))
+        return replace(run, hyperparameters=trained)
 
     def read_end(self, epochs: int) -> JsonObject:
         """Read result.json, unless the run has done more epochs since.

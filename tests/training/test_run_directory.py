@@ -270,6 +270,8 @@ def test_a_run_without_an_epoch_is_told_apart(directory: RunDirectory) -> None:
         (json.dumps({**runs.RESULT, "test_perplexity": 10**400}), "test_perplexity cannot be 1000"),
         (json.dumps({**runs.RESULT, "environment": {"cores": "2"}}), "cores cannot be '2': "),
         (json.dumps({**runs.RESULT, "earlier_environments": [{"started": 3}]}), "earlier_environments"),
+        (json.dumps({**runs.RESULT, "hyperparameters": {"colour": 3}}), "colour"),
+        (json.dumps({**runs.RESULT, "hyperparameters": {"epochs": 0}}), "--epochs"),
         (
             json.dumps({**runs.RESULT, "earlier_environments": ["0"]}),
             "earlier_environments cannot be ['0']: ",
