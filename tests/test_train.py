@@ -958,7 +958,7 @@ def test_the_recipe_decides_how_a_preset_is_trained(recipe: str | None) -> None:
     assert run.hyperparameters == RECIPES[recipe or "default"]["medium"].replace(keep_prob=0.9)
 
 
-@pytest.mark.parametrize("preset", ["modern", "awd", "race", "demo"])
+@pytest.mark.parametrize("preset", ["modern", "awd"])
 def test_a_recipe_that_changes_nothing_is_refused(preset: str) -> None:
     with pytest.raises(UserError, match=f"--recipe tutorial would change nothing with --config {preset}"):
         run_flags.new_config({"config": preset, "recipe": "tutorial"})

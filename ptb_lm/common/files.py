@@ -22,7 +22,7 @@ from ptb_lm.common.program import checkout
 if sys.platform != "win32":
     import fcntl
 
-NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # of a file system without locks
+NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}  # of a file system without locks
 
 
 def working_folder() -> Path:

@@ -86,7 +86,7 @@ def encode_prefix(
     """Return the words of a text that goes on after them, and their ids.
 
     Args:
-        prefix: A text, perhaps empty; `<eos>` stands for each newline.
+        prefix: A text, perhaps empty; `<eos>` stands for the end of each line.
         vocabulary: The model's words.
         begins: True if a sentence begins with the prefix.
         tokenizer: Turns text into words.
@@ -95,7 +95,8 @@ def encode_prefix(
         UserError: It is no string, or the vocabulary lacks a word and has no `<unk>`.
     """
     check_text(prefix, name="a sentence")
-    return _encode_words(tuple(tokenizer.prefix_tokens(prefix, begins=begins)), vocabulary)
+    tokens = tokenizer.prefix_tokens(_with_newlines(prefix), begins=begins)
+    return _encode_words(tuple(tokens), vocabulary)
 
 
 def _encode_words(words: tuple[str, ...], vocabulary: Vocabulary) -> EncodedWords:
@@ -121,16 +122,16 @@ def encode_lines(
     """
     for number, line in enumerate(lines, 1):
         try:
-            if isinstance(line, str) and len(_lines(line)) > 1:
+            if isinstance(line, str) and "\n" in _with_newlines(line).removesuffix("\n"):
                 raise UserError("a line's end ends a sentence: give each as a string of its own")
             yield encode(line, vocabulary, begins=begins or number > 1, tokenizer=tokenizer)
         except UserError as error:
             raise LineError(number, str(error)) from None
 
 
-def _lines(text: str) -> list[str]:
-    r"""Return the lines of a text, which end in \n, \r or \r\n, as those of a file do."""
-    return text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
+def _with_newlines(text: str) -> str:
+    r"""Return a text whose lines end in \n, where they may end in \r or \r\n, as those of a file."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def split_sentences(text: object) -> Iterable[str]:
@@ -140,7 +141,7 @@ def split_sentences(text: object) -> Iterable[str]:
         UserError: It is neither.
     """
     if isinstance(text, str):
-        return _lines(text)
+        return _with_newlines(text).removesuffix("\n").split("\n")
     if isinstance(text, bytes) or not isinstance(text, Iterable):  # bytes would give numbers
         raise UserError(f"the text must be a string or several, one a sentence, not {type(text).__name__}")
     return text

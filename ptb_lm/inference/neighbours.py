@@ -132,7 +132,7 @@ def check_projector(folder: Path, *, overwrite: bool) -> None:
         UserError: The folder has such files, or some of another origin, which are never replaced; or a file
             is in its place.
     """
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    nearest = next((path for path in (folder, *folder.parents) if path.exists()), Path())
     if not nearest.is_dir():
         raise UserError(f"{nearest} is a file, where a folder is to be made; choose another folder")
     config = folder / CONFIG

@@ -5,7 +5,7 @@ Each array is one part of the state, such as h, [L, B, H]. Zeros fill up the lay
 Shapes: L = layers, B = rows, H = units of the widest layer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,13 +43,18 @@ def gather(own: Arrays, ranks: Ranks, *, stream: str) -> Arrays:
     }
 
 
-def unpack(arrays: Arrays, hidden_sizes: Sequence[int], ranks: Ranks) -> State:
+def unpack(
+    arrays: Mapping[str, NDArray[Any]], names: Sequence[str], hidden_sizes: Sequence[int], ranks: Ranks
+) -> State:
     """Return the carried state of this rank's rows.
 
     Args:
-        arrays: The parts for the rows of all ranks.
+        arrays: The parts for the rows of all ranks; other names are left alone.
+        names: The names of the parts.
         hidden_sizes: Units of each layer.
         ranks: The processes that train together.
     """
-    layers = zip(*(array[:, ranks.share(array.shape[1])] for array in arrays.values()), strict=True)
+    layers = zip(
+        *(array[:, ranks.share(array.shape[1])] for array in map(arrays.__getitem__, names)), strict=True
+    )
     return [[part[:, :units] for part in layer] for layer, units in zip(layers, hidden_sizes, strict=True)]

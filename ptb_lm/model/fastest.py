@@ -103,8 +103,9 @@ def choose(
         choice = replace(choice, model=rule.model, precision=rule.precision)
         return Decision(choice=choice, reason=_explain(choice, config, machine, rule, fixed, processes))
     row = choice.framework_row
-    if machine.device == "cuda" and (choice.model, choice.execution) in row.gpu_refusals:
-        choice = replace(choice, model=choice.model if "model" in fixed else SAFE_MODELS[-1])
+    refused = machine.device == "cuda" and (choice.model, choice.execution) in row.gpu_refusals
+    if refused and "model" not in fixed:
+        choice = replace(choice, model="basic")  # elementary operations, which every execution takes
     sole = row.gpu_precisions.get(choice.model)
     if machine.device == "cuda" and sole and "precision" not in fixed:
         reason = f"{choice.model}, as --model says, in {sole}, the one precision of its kernel"

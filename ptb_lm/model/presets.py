@@ -149,3 +149,5 @@ RECIPES: dict[str, dict[str, Config]] = {
     },
     "tutorial": PRESETS,
 }
+
+AWD_PRESETS = ("awd", "modern")  # trained by other hyper-parameters than the tutorial has

@@ -113,16 +113,19 @@ class Ranks:
         answers = self.gather((problem, found, socket.gethostname()))
         if problem and answers[0][0] == problem:  # of all, or of the first
             raise UserError(problem)
+        names = dict.fromkeys(name for _, facts_there, _ in answers for name in facts_there)
+        known: dict[str, tuple[int, str, str]] = {}  # of the first rank that can tell
         for rank, (problem_there, facts_there, host) in enumerate(answers):
             if problem_there:
                 raise UserError(f"rank {rank} of {self.size} (on {host}): {problem_there}")
-            first = answers[0][1]
-            for name in first | facts_there:
-                here, there = (each.get(name, "none") for each in (first, facts_there))
-                if here != there and None not in (here, there):
+            for name in names:
+                if (there := facts_there.get(name, "none")) is None:
+                    continue
+                first, here, first_host = known.setdefault(name, (rank, there, host))
+                if there != here:
                     raise UserError(
-                        f"rank {rank} of {self.size} (on {host}) has another {name} than rank 0 (on "
-                        f"{answers[0][2]}): {there}, not {here}"
+                        f"rank {rank} of {self.size} (on {host}) has another {name} than rank {first} (on "
+                        f"{first_host}): {there}, not {here}"
                     )
         return result
 

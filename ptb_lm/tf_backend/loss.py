@@ -127,7 +127,7 @@ class TiedSoftmaxLayer:
         return {"softmax.bias": bias_V}
 
     def from_canonical(self, canonical: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        """Return the array of the bias by canonical name."""
+        """Return the bias from arrays by canonical name."""
         return canonical["softmax.bias"]
 
     def logits(self, hidden_NH: tf.Tensor) -> tf.Tensor:

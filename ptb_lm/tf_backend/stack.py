@@ -129,7 +129,7 @@ class RecurrentStack:
         return factors
 
     def from_canonical(self, canonical: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        """Return arrays by canonical name, among which others may be, in the layout of `variables`."""
+        """Return arrays by canonical name in the order and layout of `variables`, and no others."""
         return [
             array
             for prefix, layer in self._by_prefix.items()

@@ -121,7 +121,6 @@ class TrainingStep:
         Raises:
             UserError: The random streams are not TensorFlow's, or a moment is of another shape.
         """
-        own = {name: arrays[name] for name in self.state_names}
         if self.adams:
             for network, adam in zip(self._networks, self.adams, strict=True):
                 adam.load_state(network, arrays)
@@ -130,7 +129,8 @@ class TrainingStep:
             load_streams(streams, arrays[STREAMS], self.distribution.ranks)
         except ValueError as error:
             raise UserError(f"the random stream of dropout was not saved by TensorFlow ({error})") from None
-        layers = carried.unpack(own, self.config.hidden_sizes, self.distribution.ranks)
+        sizes = self.config.hidden_sizes
+        layers = carried.unpack(arrays, self.state_names, sizes, self.distribution.ranks)
         return [tuple(tf.constant(part_BH, self.network.dtype) for part_BH in layer) for layer in layers]
 
     def _step_on_devices(

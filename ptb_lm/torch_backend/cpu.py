@@ -208,15 +208,15 @@ def pad_rows(x_MK: Tensor) -> Tensor:
     """Return a product's left factor with rows of zeros after its own, [`round_rows`, K], or as it is."""
     if torch.compiler.is_compiling() or not _pads_rows.get():
         return x_MK
-    return functional.pad(x_MK, (0, 0, 0, round_rows(len(x_MK), x_MK) - len(x_MK)))
+    missing = round_rows(len(x_MK), x_MK) - len(x_MK)
+    return functional.pad(x_MK, (0, 0, 0, missing)) if missing else x_MK
 
 
 def round_rows(rows: int, like: Tensor) -> int:
     """Return the number of rows, an eighth more at most, that a product should have if it is oneDNN's.
 
-    oneDNN makes code for each number of rows, which takes some 10 ms, and keeps it, about 0.6 MiB, for the
-    last thousand. Texts have almost any number of words, and here there are eight numbers between a power of
-    two and the next.
+    oneDNN makes code for each number of rows, and keeps that of many. Texts have almost any number of words,
+    and here there are eight numbers between a power of two and the next.
 
     Args:
         rows: Number of rows that are needed.
@@ -301,9 +301,10 @@ def has_onednn(dtype: torch.dtype) -> bool:
 def bfloat16_products() -> str:
     """Return the name of the processor's instructions for bfloat16 products; "" if none are used.
 
-    ONEDNN_MAX_CPU_ISA can keep oneDNN from them. Our kernels ask oneDNN; torch alone cannot.
+    ONEDNN_MAX_CPU_ISA can keep oneDNN from them. Our kernels ask oneDNN; without them nobody can.
     """
-    if torch.bfloat16 not in (recurrence_types() or native.TYPE_NAMES):
+    types = recurrence_types()
+    if types and torch.bfloat16 not in types:
         return ""
     checks = {"_is_amx_tile_supported": "AMX", "_is_avx512_bf16_supported": "AVX512_BF16"}
     return next((name for check, name in checks.items() if getattr(torch.cpu, check, lambda: False)()), "")

@@ -82,13 +82,13 @@ class FusedSequence(torch.autograd.Function):
         h_all = new_matrix(kernels, h_BH, batch + len(x_PI), hidden)
         c_all = c_BH.new_empty(batch + len(x_PI), hidden)
         h_all[:batch], c_all[:batch] = h_BH, c_BH
-        padded = cpu.pad_rows(x_PI)
+        padded_PI = cpu.pad_rows(x_PI)
         if kernels is not None:
-            gates_PG = cpu.multiply(padded, kernel)[: len(x_PI)]
+            gates_PG = cpu.multiply(padded_PI, kernel)[: len(x_PI)]
             kernels.lstm_forward(gates_PG, bias, recurrent_kernel, h_all, c_all, batch_sizes)
         else:
             with cpu.use_float32_library(x_PI):
-                gates_PG = torch.addmm(bias, padded, kernel)[: len(x_PI)]
+                gates_PG = torch.addmm(bias, padded_PI, kernel)[: len(x_PI)]
                 steps = ForwardSteps(gates_PG, h_all, c_all, batch_sizes)
                 for t, gates in enumerate(steps.gates):
                     gates.addmm_(steps.h_before[t], recurrent_kernel)

@@ -262,8 +262,7 @@ class TrainingStep:
         if self.loss_scale:
             self.loss_scale.load(arrays)
         self.optimizer.load(arrays)
-        own = {name: arrays[name] for name in self.state_names}
-        layers = carried.unpack(own, self.network.config.hidden_sizes, self.ranks)
+        layers = carried.unpack(arrays, self.state_names, self.network.config.hidden_sizes, self.ranks)
         state = self.network.stack.zero_state(len(layers[0][0]))
         for layer, saved_layer in zip(state, layers, strict=True):
             for part_BH, saved_BH in zip(layer, saved_layer, strict=True):

@@ -64,9 +64,11 @@ def announce(
         f"model {run.choice.model}, config {run.config}, recipe {run.recipe}: "
         f"{sum(map(math.prod, shapes)):,} parameters, {model.engine}; precision {run.choice.precision}"
     )
-    for what in {"processes", "devices"} & environment.keys():  # one of them, if there are several
-        rows = run.hyperparameters.batch_size // environment[what]
-        cli.try_print_line(f"{environment[what]} {what}, {rows} rows of the batch each")
+    for what in ("processes", "devices"):
+        if count := environment.get(what):  # of one of them, if there are several
+            cli.try_print_line(
+                f"{count} {what}, {run.hyperparameters.batch_size // count} rows of the batch each"
+            )
     cli.try_print_line(f"run directory {folder}")
     threads = environment.get("threads")
     busy = load.hint(threads) if isinstance(threads, int) and model.ranks.size == 1 else None

@@ -8,10 +8,9 @@ from ptb_lm.model.cells import CELLS
 from ptb_lm.model.config import HYPERPARAMETERS, Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.hyperparameter import format_value
-from ptb_lm.model.presets import PRESETS, RECIPES
+from ptb_lm.model.presets import AWD_PRESETS, PRESETS, RECIPES
 from ptb_lm.training import run_flags
 
-AWD_PRESETS = ("awd", "modern")  # whose hyper-parameters the others do not use
 _IDLE = "-"  # stands for a hyper-parameter that has no effect
 
 

@@ -154,7 +154,7 @@ def prepare(request: TrainRequest) -> tuple[TrainRequest, Corpus, backend.Backen
     if parent:
         run_config = replace(run_config, init_from=ranks.run_on_first(lambda: parent.make_record(corpus)))
     if request.config_on_disk is not None:
-        # If somebody has edited config.json the state differs from it: told before a model is built.
+        # If somebody has edited config.json, this refuses it before a model is built.
         ranks.run_on_first(lambda: bool(RunDirectory(directory.path).read_state(run=run_config)))
     vocabulary_size = len(corpus.vocabulary)
     parameters.check_fits(run_config.hyperparameters, vocabulary_size)

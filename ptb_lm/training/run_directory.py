@@ -69,15 +69,15 @@ class RunDirectory:
         self.weights_path = path / "weights.safetensors"
         self.vocabulary_path = path / "vocabulary.txt"
         self.state_path = path / "state" / "training.safetensors"
-        # What a training writes, and a new one removes.
-        self._trained = (self.metrics_path, self.result_path, self.weights_path, self.state_path)
+        # What a training writes. A new one removes the state first: without it nothing is resumed.
+        self._training_files = (self.state_path, self.weights_path, self.result_path, self.metrics_path)
 
     @_on_first
     def create(self, run: RunConfig, vocabulary: Vocabulary) -> None:
         """Make the folder with its configuration and vocabulary, and remove the files of an older run."""
         (self.path / "state").mkdir(parents=True, exist_ok=True)
         self.remove_leftovers()
-        for stale in (*self._trained, *self.event_files()):
+        for stale in (*self._training_files, *self.event_files()):
             stale.unlink(missing_ok=True)
         self.write_config(run)
         vocabulary.save(self.vocabulary_path)
@@ -117,7 +117,7 @@ class RunDirectory:
             leftover.unlink(missing_ok=True)
 
     def _leftovers(self) -> Iterator[Path]:
-        for path in (self.config_path, self.vocabulary_path, *self._trained):
+        for path in (self.config_path, self.vocabulary_path, *self._training_files):
             yield from files.leftovers(path)
 
     @_on_first

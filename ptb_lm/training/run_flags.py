@@ -25,7 +25,7 @@ from ptb_lm.model.cells import CELLS
 from ptb_lm.model.choice import CHOICE_NAMES
 from ptb_lm.model.config import HYPERPARAMETERS, SHORTEST_WINDOW, Config
 from ptb_lm.model.hyperparameter import format_value
-from ptb_lm.model.presets import RECIPES
+from ptb_lm.model.presets import AWD_PRESETS, RECIPES
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.training.run_config import PLACES, RESUMABLE, RESUMABLE_HYPERPARAMETERS, RunConfig
 
@@ -53,8 +53,8 @@ def new_config(flag_values: dict[str, Any]) -> RunConfig:
     data = flag_values.get("data", "ptb")
     preset = flag_values.get("config", "demo" if data == "synthetic" else "small")
     recipe = flag_values.get("recipe", "default")
-    if recipe != "default" and RECIPES[recipe][preset] == RECIPES["default"][preset]:
-        raise UserError(f"--recipe {recipe} would change nothing with --config {preset}")
+    if recipe == "tutorial" and preset in AWD_PRESETS:
+        raise UserError(f"--recipe tutorial would change nothing with --config {preset}")
     hyperparameters = with_flags(RECIPES[recipe][preset], flag_values)
     return RunConfig(
         config=preset,

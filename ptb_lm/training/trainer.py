@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from ptb_lm.common import cli, host
+from ptb_lm.common.errors import OutOfMemoryError
 from ptb_lm.common.signals import StopRequest, TrainingInterrupted
 from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Corpus, TokenArray
@@ -207,7 +208,7 @@ class Trainer:
                 valid = self._perplexity("valid")
             # What the average gains or, early on, costs.
             without_average = self._perplexity("valid") if self.averages.have_values(progress) else valid
-        except TrainingInterrupted:
+        except (TrainingInterrupted, OutOfMemoryError):
             self._save()  # validation is done again, training is not
             raise
         self._validation_seconds = time.perf_counter() - start

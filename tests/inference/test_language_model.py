@@ -162,6 +162,8 @@ def test_a_text_is_its_lines(model: LanguageModel) -> None:
     for end in ("\n", "\r", "\r\n"):
         text = "".join(sentence + end for sentence in SENTENCES)
         check(model.score(text), [s.log_probabilities for s in model.score(SENTENCES)])
+        assert model.predict(text) == model.predict("\n".join([*SENTENCES, ""]))
+        assert [*model.generate(f"a{end}b", 3, seed=1)] == [*model.generate("a\nb", 3, seed=1)]
     assert [sentence.words for sentence in model.score("")] == [("<eos>",)]
     assert [each.words for each in model.score_each("a b\nc")] == [("a", "b", "<eos>"), ("c", "<eos>")]
     assert len(model.score([])) == 0

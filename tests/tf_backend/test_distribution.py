@@ -143,6 +143,7 @@ def test_a_run_is_that_of_one(way: str, folder: Path, found: dict[str, Any], one
         for key in ("test_perplexity", "valid_perplexity", "final_test_perplexity"):
             assert runs.result(folder / run)[key] == pytest.approx(runs.result(one)[key], rel=1e-10)
     assert runs.result(folder / "plain")["environment"][way] == 2
+    assert f"2 {way}, 2 rows of the batch each\n" in found["plain"]["out"]
 
 
 def test_a_stopped_run_goes_on_exactly(folder: Path, found: dict[str, Any]) -> None:

@@ -217,6 +217,7 @@ def test_a_batch_size_per_device_is_multiplied(folder: Path, found: dict[str, li
     assert "--batch-size-per-device 2" in first["out"]
     assert "--batch-size 4" in first["out"]
     assert "--learning-rate" in first["out"]
+    assert "2 processes, 2 rows of the batch each\n" in first["out"]
     assert RunDirectory(folder / "per device").read_config().hyperparameters.batch_size == 4
 
 

@@ -157,7 +157,8 @@ def read_tensors(path: Path) -> Arrays:
         found = READERS.get(path.suffix.lower(), _read_torch)(path)
         if not isinstance(found, Mapping):
             raise UserError(f"{path} holds no state_dict of a model but a {type(found).__name__}")
-        # A checkpoint holds the model's state_dict beside the optimizer's, losses and more.
+        # A checkpoint holds the model's state_dict beside the optimizer's, losses and more: tables without a
+        # matrix.
         tables = map(_floats, (found, *found.values()))
         states = [table for table in tables if any(array.ndim > 1 for array in table.values())]
     except (UserError, MemoryError):

@@ -45,7 +45,8 @@ class Cell(ABC):
         constants: The initial value of each parameter that is not drawn at random.
         memory_gates: The gates that the benchmark's check sets to remember for long, so that the first steps
             of a long sequence show in its end. None: their biases are drawn as any others.
-        kept_values: Numbers that a layer keeps of a step, per unit; an LSTM's are its gates.
+        kept_values: About how many numbers a layer keeps of a step, per unit. It bounds how many words are
+            read at once.
     """
 
     name: ClassVar[str]

@@ -123,8 +123,8 @@ def _compile(compiler: Sequence[str], libraries: Sequence[str], path: Path) -> N
             raise MissingError(f"the C++ compiler failed: {error}") from None
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if "error" in line]
-            said = lines[0] if lines else f"{shlex.join(compiler)} ended with status {done.returncode}"
-            raise MissingError(f"the C++ compiler failed: {said}")
+            reason = lines[0] if lines else f"{shlex.join(compiler)} ended with status {done.returncode}"
+            raise MissingError(f"the C++ compiler failed: {reason}")
         with files.atomic_path(path) as copy:  # half a library would end every later process that loads it
             shutil.copyfile(output, copy)
 
