@@ -36,6 +36,7 @@ from ptb_lm.training.trainer import Trainer
 pytestmark = pytest.mark.slow
 
 GROUPS = ["data", "model", "training", "run", "speed"]  # of the flags
+AWD = ["--config", "awd", "--recipe", "default"]
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
             ["--cell", "mogrifier_lstm", "--mogrifier-rounds", "0", "--mogrifier-rank", "3"],
             "--mogrifier-rank would change nothing with --mogrifier-rounds 0",
         ),
-        (["--config", "awd", "--decay-after", "9"], "--decay-after would change nothing with --lr-decay 1"),
+        ([*AWD, "--decay-after", "9"], "--decay-after would change nothing with --lr-decay 1"),
         (
             ["--num-steps", "1", "--slowness-penalty", "1"],
             "--slowness-penalty would change nothing with --num-steps 1",
@@ -119,7 +120,7 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
             "--variational would change nothing with --num-steps 1",
         ),
         (["--embedding-keep-prob", "0.5", "--variational"], "--variational would change nothing without"),
-        (["--config", "awd", "--average-epochs", "0"], "change nothing with --average-after-stall 5"),
+        ([*AWD, "--average-epochs", "0"], "change nothing with --average-after-stall 5"),
         (["--recipe", "default", "--average-after-stall", "0"], "change nothing with --average-epochs 1"),
         (
             [
@@ -138,7 +139,7 @@ def refused_resume(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
             ["--schedule", "cosine", "--lr-decay", "0.9"],
             "--lr-decay would change nothing with --schedule cosine",
         ),
-        (["--config", "awd", "--keep-prob", "0.5"], "--keep-prob would change nothing"),
+        ([*AWD, "--keep-prob", "0.5"], "--keep-prob would change nothing"),
         (
             ["--num-layers", "1", "--between-keep-prob", "0.5"],
             "--between-keep-prob would change nothing in a single layer",

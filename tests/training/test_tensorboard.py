@@ -165,8 +165,8 @@ def test_a_crash_at_the_end_of_an_epoch_costs_no_point(
     owner, name = place.get(after, (Checkpoints, "save"))
     whole, count = getattr(owner, name), itertools.count()
 
-    def crash(*given: Any) -> None:
-        whole(*given)
+    def crash(*given: Any, **named: Any) -> None:
+        whole(*given, **named)
         # Before any work the row of no epoch and the first state are written.
         if next(count) == (after != "the weights"):
             raise ZeroDivisionError

@@ -514,9 +514,9 @@ def test_saving_within_an_epoch_is_outside_the_clock(
     built, _ = fake_trainer()
     saved_at, save = list[int](), built.checkpoints.save
 
-    def noted(state: Any, progress: Progress) -> None:
+    def noted(state: Any, progress: Progress, **named: float) -> None:
         saved_at.append(progress.epoch * built.plan.usual_steps + progress.step)
-        save(state, progress)
+        save(state, progress, **named)
 
     monkeypatch.setattr(built.checkpoints, "save", noted)
     built.train()
