@@ -194,7 +194,8 @@ class RunDirectory:
     def read_settings(self, epochs: int | None = None) -> RunConfig:
         """Read a run's configuration, with the hyper-parameters of its result if that is of so many epochs.
 
-        config.json has the settings of a run that goes on, which may fail before they train a step.
+        config.json has the settings of a run that goes on, which may fail before they train a step. The epochs
+        are its own.
 
         Args:
             epochs: Number of epochs; None: those of config.json.
@@ -206,7 +207,7 @@ class RunDirectory:
         if result.get("epochs") != (epochs or run.hyperparameters.epochs):
             return run
         trained = Config.from_json(result.get("hyperparameters", run.to_json()["hyperparameters"]))
-        return replace(run, hyperparameters=trained)
+        return replace(run, hyperparameters=trained.replace(epochs=run.hyperparameters.epochs))
 
     def read_end(self, epochs: int) -> JsonObject:
         """Read result.json, unless the run has done more epochs since.

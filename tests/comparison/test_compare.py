@@ -44,6 +44,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def set_hyperparameters(run: Path, **values: object) -> None:
+    """Change how a finished run was trained."""
+    for name in ("config.json", "result.json"):
+        runs.change(run / name, lambda content: content["hyperparameters"].update(values))
+
+
 def compared(capsys: pytest.CaptureFixture[str], *given: object) -> str:
     capsys.readouterr()
     assert runs.run_command(compare, *given) == 0
@@ -109,7 +115,7 @@ def test_the_sizes_of_layers_are_written_as_their_flag_has_them(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(folder / "other", tmp_path / "uneven")
-    runs.change(run / "config.json", lambda config: config["hyperparameters"].update(layer_sizes=[7, 5]))
+    set_hyperparameters(run, layer_sizes=[7, 5])
     assert differences(run, folder / "other") == {"layer sizes": {"uneven": "7 5", "other": "–"}}
     uneven, other = csv.DictReader(io.StringIO(compared(capsys, run, folder / "other", "--format", "csv")))
     assert (uneven["layer_sizes"], other["layer_sizes"]) == ("7 5", "")
@@ -121,7 +127,7 @@ def unlike(folder: Path, tmp_path: Path) -> Path:
     run = shutil.copytree(folder / "other", tmp_path / "unlike")
     others = {"num_layers": 3, "num_steps": 7, "batch_size": 5, "decay_after": 1, "lr_decay": 0.75}
     others |= {"max_grad_norm": 2.0, "keep_prob": 0.5, "variational": True, "recurrent_keep_prob": 0.9}
-    runs.change(run / "config.json", lambda config: config["hyperparameters"].update(others))
+    set_hyperparameters(run, **others)
     set_values(run / "config.json", recipe="default", precision="fp64", model="block_fused")
     return run
 
@@ -158,7 +164,7 @@ def test_results_fit_80_columns_and_come_first(
     assert len(rows) >= 15
     assert rows[0].keys() == {"setting", "seeds", "other", "unlike"}
     slower = shutil.copytree(folder / "other", tmp_path / "slower")
-    runs.change(slower / "config.json", lambda config: config["hyperparameters"].update(learning_rate=0.5))
+    set_hyperparameters(slower, learning_rate=0.5)
     assert cells(tables.differences(read_groups([folder / "other", slower], command="compare"))) == [
         {"run": "other", "learning rate": "0.25"},
         {"run": "slower", "learning rate": "0.5"},
