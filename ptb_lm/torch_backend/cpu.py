@@ -30,6 +30,7 @@ from ptb_lm.torch_backend.settings import hold_settings
 KERNELS = ("native", "torch")
 FLOAT32_LIBRARIES = ("MKL", "oneDNN", "OpenBLAS")
 KERNELS_VARIABLE = "PTB_LM_KERNELS"
+MOST_ADDED = 64  # rows that `round_rows` adds to a product
 
 
 @dataclass(frozen=True)
@@ -215,8 +216,9 @@ def pad_rows(x_MK: Tensor) -> Tensor:
 def round_rows(rows: int, like: Tensor) -> int:
     """Return the number of rows, an eighth more at most, that a product should have if it is oneDNN's.
 
-    oneDNN makes code for each number of rows, and keeps that of many. Texts have almost any number of words,
-    and here there are eight numbers between a power of two and the next.
+    oneDNN makes code for each number of rows, and keeps that of many. Texts have almost any number of words.
+    Here there are eight numbers between a power of two and the next, and from 512 on one in MOST_ADDED: with
+    larger steps the large products of long texts take more memory than the code.
 
     Args:
         rows: Number of rows that are needed.
@@ -225,7 +227,7 @@ def round_rows(rows: int, like: Tensor) -> int:
     in_half = like.device.type == "cpu" and like.dtype.itemsize == 2 and has_onednn(like.dtype)
     if not in_half and not _takes_onednn_in_float32(like):
         return rows
-    return native.round_up(rows, 1 << max(0, rows.bit_length() - 4))
+    return native.round_up(rows, min(MOST_ADDED, 1 << max(0, rows.bit_length() - 4)))
 
 
 def find_openblas_kernels(*matrices: Tensor) -> native.Kernels | None:

@@ -194,8 +194,8 @@ class RunDirectory:
     def read_settings(self, epochs: int | None = None) -> RunConfig:
         """Read a run's configuration, with the hyper-parameters of its result if that is of so many epochs.
 
-        config.json has the settings of a run that goes on, which may fail before they train a step. The epochs
-        are its own.
+        config.json has the settings of a run that goes on, which may fail before they train a step. It alone
+        has the planned epochs.
 
         Args:
             epochs: Number of epochs; None: those of config.json.
