@@ -43,6 +43,25 @@ def test_this_process_does_not_count() -> None:
     assert after - before <= count * (time.perf_counter() - wall) - computed + 0.1
 
 
+NICE = """
+import os
+from ptb_lm.common import host
+os.nice(5)
+before, own = host._seconds_of_other_processes(), sum(os.times()[:4])
+while sum(os.times()[:4]) - own < 0.6:
+    pass
+print(host._seconds_of_other_processes() - before)
+"""
+
+
+@pytest.mark.slow
+@needs_proc
+def test_a_process_of_lower_priority_is_not_taken_from_the_others() -> None:
+    """Its own time is that of nice work: the others have at least none."""
+    done = subprocess.run([sys.executable, "-c", NICE], check=True, capture_output=True, text=True)
+    assert float(done.stdout) > -0.1
+
+
 def _seconds_of(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / host.HERTZ

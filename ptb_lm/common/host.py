@@ -119,9 +119,10 @@ def set_variable(name: str, value: str) -> Iterator[None]:
 def _seconds_of_other_processes() -> float | None:
     """Return the seconds of this process's cores that others used; None if unknown.
 
-    Work at a lower priority (nice) does not count: it gives way.
+    Work at a lower priority (nice) does not count, because it gives way, unless this process has one, too.
     """
-    spent = seconds_of_cores((1, 3))
+    is_nice = sys.platform != "win32" and os.nice(0) > 0
+    spent = seconds_of_cores((1, 2, 3) if is_nice else (1, 3))
     own = os.times()  # with children that this process has waited for: a compiler
     ours = own.user + own.system + own.children_user + own.children_system
     return None if spent is None else spent - ours

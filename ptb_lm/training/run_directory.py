@@ -20,7 +20,7 @@ from ptb_lm.model.config import Config
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.training import metrics, tensors
 from ptb_lm.training.metrics import Best, JsonObject
-from ptb_lm.training.run_config import RESUMABLE, RunConfig
+from ptb_lm.training.run_config import RESUMABLE, RESUMABLE_HYPERPARAMETERS, RunConfig
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -192,7 +192,7 @@ class RunDirectory:
         return metrics.read_result(self.result_path) if self.result_path.exists() else None
 
     def read_settings(self, epochs: int | None = None) -> RunConfig:
-        """Read a run's configuration, with the hyper-parameters of its result if that is of so many epochs.
+        """Read a run's configuration, with the settings that trained its result, if that has so many epochs.
 
         config.json has the settings of a run that goes on, which may fail before they train a step. It alone
         has the planned epochs.
@@ -204,10 +204,11 @@ class RunDirectory:
             UserError: As read_config and read_result do.
         """
         run, result = self.read_config(), self.read_result() or {}
-        if result.get("epochs") != (epochs or run.hyperparameters.epochs):
+        if "hyperparameters" not in result or result["epochs"] != (epochs or run.hyperparameters.epochs):
             return run
-        trained = Config.from_json(result.get("hyperparameters", run.to_json()["hyperparameters"]))
-        return replace(run, hyperparameters=trained.replace(epochs=run.hyperparameters.epochs))
+        trained = Config.from_json(result["hyperparameters"])
+        changes = {name: getattr(trained, name) for name in RESUMABLE_HYPERPARAMETERS if name != "epochs"}
+        return replace(run, hyperparameters=run.hyperparameters.replace(**changes))
 
     def read_end(self, epochs: int) -> JsonObject:
         """Read result.json, unless the run has done more epochs since.
