@@ -233,7 +233,7 @@ def _decode(path: Path) -> Iterator[str]:
             if wrong:
                 byte = wrong[0].encode(errors="surrogateescape").hex()
                 raise UserError(
-                    f"{display_name(path)}, line {line}: byte 0x{byte} is in no UTF-8 text; it is binary or "
+                    f"{display_name(path)}, line {line}: byte 0x{byte} is not UTF-8 text; it is binary or "
                     "has another encoding"
                 )
     if last != "\n":  # the last line ends here, even without a newline
