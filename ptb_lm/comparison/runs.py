@@ -95,8 +95,8 @@ def read_run(folder: Path) -> Run:
     if config.imported:
         raise NoEpochError(f"{folder} was imported and has no epochs (evaluate tells its perplexity)")
     epochs = files.read_metrics()
-    result, config = files.read_end(len(epochs)), files.read_settings(len(epochs))
-    return Run(folder=folder, config=config, epochs=epochs, result=result)
+    result = files.read_end(len(epochs))
+    return Run(folder=folder, config=config.as_trained(result, len(epochs)), epochs=epochs, result=result)
 
 
 @dataclass(frozen=True)

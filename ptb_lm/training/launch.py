@@ -107,7 +107,10 @@ def parse_request(flag_values: dict[str, Any], command: str, ranks: Ranks) -> Tr
         return TrainRequest(
             command=command,
             flag_values=flag_values,
-            run=resumed_config(directory.read_settings(flag_values.get("epochs")), flag_values),
+            run=resumed_config(
+                config_on_disk.as_trained(directory.read_result() or {}, flag_values.get("epochs")),
+                flag_values,
+            ),
             directory=directory,
             config_on_disk=config_on_disk,
             vocabulary=directory.read_vocabulary(),
@@ -258,12 +261,13 @@ def _resume(trainer: Trainer, request: TrainRequest) -> bool:
     """
     trainer.resume(request.command)
     directory, epochs = request.directory, trainer.config.epochs
-    before, is_trained = directory.read_settings(epochs), trainer.progress.epoch == epochs
+    assert request.config_on_disk is not None
+    result, is_trained = directory.read_result(), trainer.progress.epoch == epochs
+    before = request.config_on_disk.as_trained(result or {}, epochs)
     if is_trained and before.hyperparameters.replace(epochs=epochs) != trainer.config:
         raise UserError(
             f"all epochs of the run in {directory.path} are done; other settings need more --epochs"
         )
-    result = directory.read_result()
     # A run that went on and has not been tested since still has the result of its earlier end.
     if not (result and is_trained and result["epochs"] == epochs):
         return False

@@ -1,7 +1,7 @@
 """Everything that determines a run, and its form in config.json."""
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -120,6 +120,22 @@ class RunConfig:
                 if (value := getattr(self, name)) is not None
             },
         }
+
+    def as_trained(self, result: Mapping[str, Any], epochs: int | None = None) -> "RunConfig":
+        """Return the configuration with the settings that trained a result, if that has so many epochs.
+
+        config.json has the settings of a run that goes on, which may fail before they train a step. It alone
+        has the planned epochs.
+
+        Args:
+            result: The content of result.json; empty if there is none.
+            epochs: Number of epochs; None: the planned ones.
+        """
+        if "hyperparameters" not in result or result["epochs"] != (epochs or self.hyperparameters.epochs):
+            return self
+        trained = Config.from_json(result["hyperparameters"])
+        changes = {name: getattr(trained, name) for name in RESUMABLE_HYPERPARAMETERS if name != "epochs"}
+        return replace(self, hyperparameters=self.hyperparameters.replace(**changes))
 
     def differences(self, other: "RunConfig", *, ignore: Collection[str]) -> list[str]:
         """Return the differences from another configuration, with both values; some names do not count."""

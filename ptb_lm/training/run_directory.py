@@ -4,7 +4,6 @@ import contextlib
 import functools
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -16,11 +15,10 @@ from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
-from ptb_lm.model.config import Config
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.training import metrics, tensors
 from ptb_lm.training.metrics import Best, JsonObject
-from ptb_lm.training.run_config import RESUMABLE, RESUMABLE_HYPERPARAMETERS, RunConfig
+from ptb_lm.training.run_config import RESUMABLE, RunConfig
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -190,25 +188,6 @@ class RunDirectory:
             UserError: It is not a run's result, or has changed since it was written.
         """
         return metrics.read_result(self.result_path) if self.result_path.exists() else None
-
-    def read_settings(self, epochs: int | None = None) -> RunConfig:
-        """Read a run's configuration, with the settings that trained its result, if that has so many epochs.
-
-        config.json has the settings of a run that goes on, which may fail before they train a step. It alone
-        has the planned epochs.
-
-        Args:
-            epochs: Number of epochs; None: those of config.json.
-
-        Raises:
-            UserError: As read_config and read_result do.
-        """
-        run, result = self.read_config(), self.read_result() or {}
-        if "hyperparameters" not in result or result["epochs"] != (epochs or run.hyperparameters.epochs):
-            return run
-        trained = Config.from_json(result["hyperparameters"])
-        changes = {name: getattr(trained, name) for name in RESUMABLE_HYPERPARAMETERS if name != "epochs"}
-        return replace(run, hyperparameters=run.hyperparameters.replace(**changes))
 
     def read_end(self, epochs: int) -> JsonObject:
         """Read result.json, unless the run has done more epochs since.

@@ -152,8 +152,8 @@ def _resume_command(
     """
     path, epochs = directory.path, config.hyperparameters.epochs
     here = dataclasses.replace(config, choice=dataclasses.replace(config.choice, seed=seed))
-    found = differences(directory.read_settings(epochs), here)
     result = directory.read_result()
+    found = differences(directory.read_config().as_trained(result or {}, epochs), here)
     if result and result["epochs"] > epochs and not any(each.startswith("epochs ") for each in found):
         found.append(f"epochs {result['epochs']} there, {epochs} here")
     if found:

@@ -208,8 +208,10 @@ class Trainer:
                 valid = self._perplexity("valid")
             # What the average gains or, early on, costs.
             without_average = self._perplexity("valid") if self.averages.have_values(progress) else valid
-        except (TrainingInterrupted, OutOfMemoryError):
-            self._save()  # validation is done again, training is not
+        except (TrainingInterrupted, OutOfMemoryError) as error:
+            # Validation is done again, training is not. Ranks save together, and one alone may lack memory.
+            if self.ranks.size == 1 or isinstance(error, TrainingInterrupted):
+                self._save()
             raise
         self._validation_seconds = time.perf_counter() - start
         if not progress.clocked_tokens and self._first_step:  # the epoch has no other steps

@@ -240,6 +240,16 @@ def test_scores_of_any_number_of_words_take_few_products(
     assert 1 <= len(rows) <= 8, rows
 
 
+def test_rows_are_rounded_up_by_an_eighth_and_by_64_at_most() -> None:
+    like = torch.empty(0, dtype=torch.float32)
+    choose(cpu.Implementation("native", "oneDNN"))
+    rounded = {rows: cpu.round_rows(rows, like) for rows in range(1, 4000)}
+    assert all(0 <= more - rows <= min(63, rows / 8) for rows, more in rounded.items())
+    assert len({*rounded.values()}) < 120
+    choose(cpu.Implementation("native", "MKL"))
+    assert cpu.round_rows(3301, like) == 3301
+
+
 @by_onednn
 def test_training_and_its_evaluation_multiply_no_row_more(
     choice: tuple[str, str, str], tiny_config: Config
