@@ -114,7 +114,7 @@ def choose(
 
 
 def is_slow(precision: str, choice: Choice) -> bool:
-    """Return whether the device only emulates this half precision, and is slower for it.
+    """Return whether the device is slower in this half precision than in float32.
 
     This imports the framework.
 
@@ -160,9 +160,8 @@ def _explain(
     # A faster precision may not be for this machine, or not be proven.
     alternative = f"model in {SAFE_PRECISION}" if is_open and rule.precision == SAFE_PRECISION else kind
     unproven = (
-        f"; {rule.faster_precision} is faster where the processor multiplies in it, but no trained "
-        f"{config.cell} shows what it costs"
-        if is_open and rule.faster_precision
+        f"; {rule.faster_precision} is faster, but no trained {config.cell} shows what it costs"
+        if is_open and rule.faster_precision and BFLOAT16 in machine.features
         else ""
     )
     files = [*dict.fromkeys(file for file, _ in rule.evidence)]

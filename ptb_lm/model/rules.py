@@ -13,7 +13,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 
 # What a machine may have, as the function `examine` of a framework finds it.
-BFLOAT16 = "bfloat16"  # instructions for products in bfloat16: AVX512_BF16 or AMX, compute capability 8.0
+BFLOAT16 = "bfloat16"  # fast products in bfloat16: AMX, AMD's AVX512_BF16, compute capability 8.0
 KERNELS = "kernels"  # our own compiled kernels run a layer, in bfloat16 too if there is BFLOAT16
 HOPPER = "hopper"  # a GPU of compute capability 9.0, such as an H100
 FEATURES = (BFLOAT16, KERNELS, HOPPER)
@@ -60,8 +60,8 @@ class Rule:
             have taken instead is faster, by its 95 % interval, except in `faster_precision`.
         runs: Names of runs in results/runs.csv in this precision, if it rounds. Each has a counterpart in
             float32 with the same hyper-parameters, whose perplexity is lower by no more than chance explains.
-        faster_precision: One that is faster where the processor multiplies in it, and is not taken, because
-            no runs show what it costs in perplexity; "" if there is none.
+        faster_precision: One that is faster where there is BFLOAT16, and is not taken, because no runs show
+            what it costs in perplexity; "" if there is none.
     """
 
     framework: str = "torch"
@@ -114,7 +114,11 @@ _IN_BFLOAT16 = (
     *((f"{workload}-cpu", workload) for workload in ("awd", "awd-2x650")),
 )
 _IN_FLOAT32 = (
-    *((file, workload) for file in ("ptb-cpu", "ptb-xeon-cpu") for workload in ("small", "medium")),
+    *(
+        (file, workload)
+        for file in ("ptb-cpu", "ptb-xeon-cpu", "precisions-xeon-without-amx-cpu")
+        for workload in ("small", "medium")
+    ),
     *((f"ptb-default-recipe{xeon}-cpu", "medium-default-recipe") for xeon in ("", "-xeon")),
     *((f"ptb-large{xeon}-cpu", "large") for xeon in ("", "-xeon")),
 )

@@ -312,6 +312,16 @@ def bfloat16_products() -> str:
     return next((name for check, name in checks.items() if getattr(torch.cpu, check, lambda: False)()), "")
 
 
+def is_bfloat16_fast() -> bool:
+    """Return whether products in bfloat16 are faster than in float32.
+
+    Intel's processors with AMX multiply by AVX512_BF16 at half of float32's rate, and some virtual machines
+    hide AMX. Others of Intel's without AMX were not measured.
+    """
+    products = bfloat16_products()
+    return products == "AMX" or (products == "AVX512_BF16" and not is_intel())
+
+
 def has_bfloat16_lstm() -> bool:
     """Return whether torch.nn.LSTM runs in bfloat16 under torch.autocast, which always gives it to oneDNN."""
     return not torch.backends.mkldnn.is_available() or has_onednn(torch.bfloat16)

@@ -111,8 +111,8 @@ class Runtime:
             return hints
         if self.dtype == torch.float16:
             hints.append("fp16 is slow on a CPU")
-        if self.dtype == torch.bfloat16 and not cpu.bfloat16_products():
-            hints.append("bf16 is slow on this CPU, which does not multiply in bfloat16 itself")
+        if self.dtype == torch.bfloat16 and not cpu.is_bfloat16_fast():
+            hints.append("bf16 is slow on this CPU: its products are slower than those of fp32")
         if self.model == "persistent":
             hints.append("--model persistent is for a GPU in fp16, and slow here")
         if self.dtype in native.TYPE_NAMES and (reason := cpu.facts().get("no_kernels")):
@@ -252,11 +252,12 @@ def examine(device: str) -> rules.Machine:
             name=f"the GPU {torch.cuda.get_device_name()}",
             features=frozenset(feature for feature, there in features.items() if there),
         )
-    products, has_kernels = cpu.bfloat16_products(), torch.float32 in cpu.recurrence_types()
+    products = cpu.bfloat16_products() if cpu.is_bfloat16_fast() else ""
+    has_kernels = torch.float32 in cpu.recurrence_types()
     features = {rules.BFLOAT16: bool(products), rules.KERNELS: has_kernels}
     return rules.Machine(
         device="cpu",
-        name=f"a CPU with{'' if products else 'out'} {products or 'products in bfloat16'}"
+        name=f"a CPU with{'' if products else 'out'} {products or 'fast products in bfloat16'}"
         f"{'' if has_kernels else ', without compiled kernels'}",
         features=frozenset(feature for feature, there in features.items() if there),
         cores=torch.get_num_threads(),
