@@ -6,6 +6,7 @@ import re
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from ptb_lm import compare, evaluate, export, import_run, train
 from ptb_lm.common.errors import UserError
 from ptb_lm.inference.importing import read_tensors, recognition
 from ptb_lm.training import tensors
+from ptb_lm.training.run_directory import RunDirectory
 
 pytestmark = [
     pytest.mark.slow,
@@ -339,6 +341,21 @@ def test_what_would_remove_the_weights_is_refused(tmp_path: Path, capsys: pytest
     assert runs.files(run) == before
     assert runs.refusal(capsys, import_run, run, "--overwrite") == "--overwrite needs --run-dir"
     assert runs.refusal(capsys, import_run, tmp_path / "gone") == f"{tmp_path / 'gone'} does not exist"
+
+
+def test_a_run_that_came_while_the_weights_were_read_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, path = runs.write_run(tmp_path / "source", WORDS), tmp_path / "run"
+    before, lock = dict[str, bytes](), RunDirectory.lock
+
+    def lock_after_another(directory: RunDirectory) -> AbstractContextManager[None]:
+        before.update(runs.files(runs.write_run(path, WORDS)))
+        return lock(directory)
+
+    monkeypatch.setattr(RunDirectory, "lock", lock_after_another)
+    assert "exists" in runs.refusal(capsys, import_run, source, "--run-dir", path)
+    assert {name: runs.files(path)[name] for name in before} == before
 
 
 @pytest.mark.parametrize("softmax", ["unembed", "de_embedding", "output_embedding", "embed_out"])

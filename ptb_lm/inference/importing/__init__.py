@@ -116,6 +116,7 @@ def import_run(
     run_folders.refuse_existing(path, overwrite=overwrite, init_from=file)
     directory = RunDirectory(path)
     with directory.lock():
+        run_folders.refuse_existing(path, overwrite=overwrite, init_from=file)  # one may have come meanwhile
         directory.create(run, run_vocabulary)
         directory.write_weights(weights, run, run_vocabulary, best=None)
     return path, [sentence, *renamings]
