@@ -1,7 +1,7 @@
 """The benchmark's raw rows: rows.jsonl, a line for each block that was timed, or that could not be.
 
-`Row` declares every key of a line, once: its type, its bounds, and its value where the line has null. `read`
-alone reads lines, and `to_line` alone writes one. Unknown keys are ignored: a later version may record more.
+`Row` declares every key of a line, once: its type, its bounds, and its value where the line has null.
+`read_lines` reads lines, and `to_line` makes one. Unknown keys are ignored: a later version may record more.
 """
 
 import contextlib

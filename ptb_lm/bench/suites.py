@@ -39,7 +39,7 @@ def _with_repetition(workload: Workload) -> Workload:
 
 
 SUITES: dict[str, Suite] = {
-    "quick": Suite("small, in four to five minutes on a laptop", "ptb_lm.bench.language_workloads:QUICK"),
+    "quick": Suite("small, in four to five minutes on two cores", "ptb_lm.bench.language_workloads:QUICK"),
     "ptb": Suite(
         "words per second of the tutorial's configurations, of medium as it is trained by default, and of "
         "pytorch/examples' language model",

@@ -31,7 +31,7 @@ class WarmUp(NamedTuple):
     first_step_seconds: float  # with tracing and compilation
     warm_up_seconds: float  # of all these steps
     warm_up_steps: int
-    step_seconds: float  # estimate of a step: the least of those after the first
+    step_seconds: float  # estimate of a step: the second, or the mean of the last ones if it is less
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class TimedSteps(ABC):
         """Do some steps; return their losses, which the device has computed by then."""
 
     def block(self, pass_name: str, steps: int, *, untimed: int) -> float:
-        """Do some steps; return the wall seconds of all but the first, with the device synchronised.
+        """Do some steps; return the wall seconds of those that are timed, with the device synchronised.
 
         Args:
             pass_name: "forward" or "train".

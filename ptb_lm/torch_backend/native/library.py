@@ -105,7 +105,7 @@ def _describe_processor() -> str:
 
 
 def _compile(compiler: Sequence[str], libraries: Sequence[str], path: Path) -> None:
-    # Not in the cache, where a killed process would leave it.
+    # The compiler does not write into the cache, where its output would stay if it is killed.
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / path.name
         command = [*compiler, *FLAGS, "-o", str(output), str(SOURCE), *libraries]
