@@ -174,7 +174,7 @@ class TensorFlowRanks(Ranks):
         """Return whether this process tells the user why it ends: each has a terminal of its own."""
         return True
 
-    def leave(self) -> None:
+    def leave(self, *, failed: bool = False) -> None:
         """Close nothing: TensorFlow closes its connections as the process ends."""
 
 

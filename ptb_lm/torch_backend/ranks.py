@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, _abort_process_group
 from typing_extensions import override
 
 from ptb_lm.common import signals
@@ -47,9 +47,10 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
     """
     if not all(os.environ.get(name) for name in TORCHRUN_VARIABLES):
         raise UserError("TF_CONFIG is for --framework tensorflow; torchrun starts the processes of torch")
-    local = int(os.environ.get("LOCAL_RANK") or 0)
     if device != "cpu" and gpu.is_seen():
-        check_gpus(local + 1)
+        local = int(os.environ.get("LOCAL_RANK") or 0)
+        # If the launcher says how many there are here, all refuse alike, and none waits for another.
+        check_gpus(int(os.environ.get("LOCAL_WORLD_SIZE") or local + 1))
         torch.cuda.set_device(local)
     wait = timeout(RANK_TIMEOUT)
     try:
@@ -162,7 +163,9 @@ class TorchRanks(Ranks):
         stay open.
         """
         if device.type not in self._step_groups:
-            self._step_groups[device.type] = dist.new_group(backend="nccl", timeout=self._step_timeout)
+            # NCCL ends the process when its time is over. So gloo, by which the ranks agree after each step,
+            # is earlier: what it finds is ours to tell.
+            self._step_groups[device.type] = dist.new_group(backend="nccl", timeout=self._rank_timeout)
         return self._step_groups[device.type]
 
     @override
@@ -212,7 +215,7 @@ class TorchRanks(Ranks):
             limit = (self._step_timeout if after_step else self._rank_timeout).total_seconds()
             # Those who wait for this rank notice that it leaves, too. The frames of the error hold groups.
             traceback.clear_frames(error.__traceback__)
-            self.leave()
+            self.leave(failed=True)
             silence = seconds if seconds > SILENCE_SHARE * limit else 0.0
             raise self._find_lost(str(error).partition("\n")[0], silence) from error
 
@@ -277,9 +280,13 @@ class TorchRanks(Ranks):
             pass
         return True
 
-    def leave(self) -> None:
-        """Close the connections. Gloo's stay open as long as anything refers to a group."""
+    def leave(self, *, failed: bool = False) -> None:
+        """Close the connections. Gloo's stay open as long as anything refers to a group.
+
+        Args:
+            failed: True if an operation may be under way that a rank will never finish: NCCL would wait.
+        """
         self._step_groups.clear()
         self.pending = None
         if dist.is_initialized():
-            dist.destroy_process_group()
+            (_abort_process_group if failed else dist.destroy_process_group)()

@@ -136,6 +136,7 @@ def join(flag_values: Mapping[str, Any]) -> Iterator[Ranks]:
     ranks: Any = choice.import_function(choice.framework_row.join)(
         device=_device(flag_values), reduce_precision=reduce_precision
     )
+    is_complete = False
     try:
         if ranks.size != size:
             raise UserError(
@@ -144,6 +145,7 @@ def join(flag_values: Mapping[str, Any]) -> Iterator[Ranks]:
             )
         with contextlib.nullcontext() if ranks.is_first else _silent():
             yield ranks
+        is_complete = True
     except (UserError, DivergenceError, OSError, LostRankError) as error:
         signals.answered_signal = signal.SIGTERM  # the launcher sends it to all, because one has ended
         if not ranks.report_failure(str(error)) or (isinstance(error, LostRankError) and not error.speaker):
@@ -154,7 +156,7 @@ def join(flag_values: Mapping[str, Any]) -> Iterator[Ranks]:
             raise
         raise SystemExit(stop.exit_status) from None
     finally:
-        ranks.leave()
+        ranks.leave(failed=not is_complete)
 
 
 def how_to_continue(path: Path, flag_values: Mapping[str, Any], ranks: Ranks, choice: Choice) -> str:

@@ -129,7 +129,8 @@ def _build(processes: int, config: Config, weights: Mapping[str, NDArray[Any]], 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
+    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **sizes}
     # One process alone would have the threads that the environment grants, or one for each core.
     threads = max(1, int(os.environ.get("OMP_NUM_THREADS") or len(host.cores())) // processes)
     os.environ.update(address, OMP_NUM_THREADS=str(threads), RANK="0", LOCAL_RANK="0")
