@@ -4,10 +4,11 @@ Half precision is mixed: the weights are kept, clipped and moved in float32, and
 products compute with copies of them. Losses, the softmax and the global norm are of float32 or better.
 
 float16 ends at 65,504, and loses digits below 6e-5. The loss is multiplied by a number before the backward
-pass, so that gradients lie between the two. If one overflows all the same the step is skipped, as in
-torch.amp's GradScaler, and the next ones are scaled by half as much. Unlike there the scale never exceeds its
-first value: if nothing overflows it has no influence on the numbers of a run. All is done on the device, and
-nothing waits for it: a step as a CUDA graph has no other way.
+pass, so that the gradients of the layers lie between the two; the softmax's begin as probabilities, and those
+below 3e-8 are 0. If a gradient overflows all the same the step is skipped, as in torch.amp's GradScaler, and
+the next ones are scaled by half as much. Unlike there the scale never exceeds its first value: if nothing
+overflows it has no influence on the numbers of a run. All is done on the device, and nothing waits for it: a
+step as a CUDA graph has no other way.
 """
 
 import functools
