@@ -22,8 +22,8 @@ from typing_extensions import override
 from ptb_lm.bench.rivals.plain_torch import lstm_parameters
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
+from ptb_lm.model.dropout_places import Dropout
 from ptb_lm.torch_backend.cells import Layer, LayerState, ParameterView
-from ptb_lm.torch_backend.dropout import Dropout
 from ptb_lm.torch_backend.stack import RecurrentStack, State
 
 

@@ -22,9 +22,9 @@ from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.dropout_places import MaskSpec
+from ptb_lm.model.dropout_places import Dropout, MaskSpec, no_dropout
 from ptb_lm.torch_backend.cells import ParameterView, export_arrays, load_arrays
-from ptb_lm.torch_backend.dropout import Dropout, derive_seed, draw_mask, no_dropout
+from ptb_lm.torch_backend.dropout import derive_seed, draw_mask
 from ptb_lm.torch_backend.runtime import Runtime, apply_execution
 from ptb_lm.torch_backend.settings import in_model_context
 from ptb_lm.torch_backend.stack import RecurrentStack

@@ -11,9 +11,10 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm.model.backend import Arrays
+from ptb_lm.model.dropout_places import Dropout, no_dropout
 from ptb_lm.tf_backend.adam import Adam
 from ptb_lm.tf_backend.cells import Layer, assign
-from ptb_lm.tf_backend.dropout import Dropout, draw_mask, new_stream, no_dropout
+from ptb_lm.tf_backend.dropout import draw_mask, new_stream
 from ptb_lm.tf_backend.stack import RecurrentStack
 from sequence_classifier import ClassifierConfig, shapes
 

@@ -1,4 +1,4 @@
-"""The places of dropout in a language model: the shapes and probabilities of its masks, for all backends.
+"""The places of dropout in a language model, for all backends: its masks' shapes, probabilities and order.
 
 A mask is 0 where something is dropped and 1 / keep_prob where it is kept (inverted dropout), so that nothing
 is scaled in evaluation. All masks are drawn anew for each window.
@@ -6,12 +6,13 @@ is scaled in evaluation. All masks are drawn anew for each window.
 Shapes: B = batch, T = time steps, E = embedding width, H = hidden units, L = layers, V = vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ptb_lm.model.config import Config
 
 Mask = TypeVar("Mask")
+Dropout = Callable[[Any], Any]  # from a tensor of a framework to one of the same shape
 
 
 class MaskSpec(NamedTuple):
@@ -56,3 +57,16 @@ def mask_specs(config: Config, vocabulary_size: int, *, batch: int, steps: int) 
             for width, keep_prob in zip(widths, config.unit_keep_probs, strict=True)
         ]
     return Masks(weights, units)
+
+
+def no_dropout(x: Any) -> Any:
+    """Return x unchanged; evaluation uses this."""
+    return x
+
+
+def apply_in_order(masks: Sequence[Any]) -> Dropout:
+    """Return a function that applies one mask per call; without masks it changes nothing."""
+    if not masks:
+        return no_dropout
+    remaining = iter(masks)
+    return lambda x: x * next(remaining)

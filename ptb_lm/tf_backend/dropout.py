@@ -6,7 +6,7 @@ saved with a run's state.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,6 @@ from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks, mask_specs
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.tf_backend.runtime import apply_execution
-
-Dropout = Callable[[tf.Tensor], tf.Tensor]
 
 STREAMS = "tensorflow.generator"  # in a run's state: [numbers] of one device, [devices, numbers] of several
 COUNTER = (0, 0)  # where the numbers of a key begin
@@ -68,19 +66,6 @@ class WindowDropout:
         )
         self.generator.reset(state)
         return kept
-
-
-def no_dropout(x: tf.Tensor) -> tf.Tensor:
-    """Return x unchanged; evaluation uses this."""
-    return x
-
-
-def apply_in_order(masks: Sequence[tf.Tensor]) -> Dropout:
-    """Return a function that applies one mask per call; without masks it changes nothing."""
-    if not masks:
-        return no_dropout
-    iterator = iter(masks)
-    return lambda x: x * next(iterator)
 
 
 def draw_mask(

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.config import Config
+from ptb_lm.model.dropout_places import no_dropout
 from ptb_lm.tf_backend.cells import Layer, LayerState, assign
-from ptb_lm.tf_backend.dropout import no_dropout
 from ptb_lm.tf_backend.loss import Loss, SoftmaxCrossEntropy, SoftmaxLayer, TiedSoftmaxLayer, pack_loss
 from ptb_lm.tf_backend.stack import RecurrentStack
 

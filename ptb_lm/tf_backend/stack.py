@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.cells.cell import Cell
+from ptb_lm.model.dropout_places import Dropout
 from ptb_lm.model.parameters import DEFAULT_CELL
 from ptb_lm.tf_backend.cells import Layer, LayerState
-from ptb_lm.tf_backend.dropout import Dropout
 
 
 class RecurrentStack:

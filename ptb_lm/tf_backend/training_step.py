@@ -18,12 +18,12 @@ from ptb_lm.model import carried
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.model.dropout_places import apply_in_order
 from ptb_lm.tf_backend.adam import Adam
 from ptb_lm.tf_backend.distribution import Distribution
 from ptb_lm.tf_backend.dropout import (
     STREAMS,
     WindowDropout,
-    apply_in_order,
     device_seed,
     export_streams,
     load_streams,

@@ -23,11 +23,10 @@ from ptb_lm.data.text import Ids
 from ptb_lm.model.backend import Arrays, Backend, StepMetrics
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import Masks
+from ptb_lm.model.dropout_places import Masks, no_dropout
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.torch_backend import cpu, lstm
 from ptb_lm.torch_backend.cells import export_arrays
-from ptb_lm.torch_backend.dropout import no_dropout
 from ptb_lm.torch_backend.loss import Loss, pack_loss
 from ptb_lm.torch_backend.network import Network
 from ptb_lm.torch_backend.runtime import Runtime

@@ -1,4 +1,4 @@
-"""Inverted dropout in torch: masks, how they are applied, and their random stream.
+"""Inverted dropout in torch: masks, and their random stream.
 
 Dropout has its own random stream. So the masks are the same for every layer implementation, and a run is
 resumable. Masks are drawn on the device, by nothing that waits for it.
@@ -8,7 +8,7 @@ Shapes: B = batch, T = time steps, V = vocabulary, R = ranks.
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,6 @@ from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks, MaskSpec, mask_specs
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.torch_backend import cpu
-
-Dropout = Callable[[Tensor], Tensor]
 
 GENERATOR = "torch.generator"  # in a run's state: [bytes] of one process, [R, bytes] of several
 SEED_BITS = 32  # the lowest of a seed, which are all that torch's generator of a CPU reads
@@ -81,19 +79,6 @@ class WindowDropout:
             {name: (mask != 0).cpu().numpy() for name, mask in masks.weights.items()},
             [(mask != 0).cpu().numpy() for mask in masks.units],
         )
-
-
-def no_dropout(x: Tensor) -> Tensor:
-    """Return x unchanged; evaluation uses this."""
-    return x
-
-
-def apply_in_order(masks: Sequence[Tensor]) -> Dropout:
-    """Return a function that applies one mask per call; without masks it changes nothing."""
-    if not masks:
-        return no_dropout
-    remaining = iter(masks)
-    return lambda x: x * next(remaining)
 
 
 @contextlib.contextmanager

@@ -13,9 +13,9 @@ from typing_extensions import override
 
 from ptb_lm.model import cells
 from ptb_lm.model.cells.cell import Cell
+from ptb_lm.model.dropout_places import Dropout
 from ptb_lm.model.parameters import DEFAULT_CELL
 from ptb_lm.torch_backend.cells import PREFIXES, Layer, LayerState, ParameterView, StackLayer, ValidSteps
-from ptb_lm.torch_backend.dropout import Dropout
 
 State = Sequence[LayerState]  # of each layer and direction: layer 0 forward, layer 0 reverse, layer 1 ...
 

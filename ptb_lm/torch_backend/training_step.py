@@ -15,12 +15,12 @@ from torch import Tensor
 
 from ptb_lm.model import carried
 from ptb_lm.model.backend import Arrays
+from ptb_lm.model.dropout_places import apply_in_order
 from ptb_lm.model.ranks import Ranks
 from ptb_lm.torch_backend import cpu, exchange
 from ptb_lm.torch_backend.dropout import (
     GENERATOR,
     WindowDropout,
-    apply_in_order,
     derive_seed,
     mask_weights,
     restore_generator,

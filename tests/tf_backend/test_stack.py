@@ -11,8 +11,8 @@ from ptb_lm.model.reference import stack_backward, stack_forward
 
 tf = pytest.importorskip("tensorflow")
 
+from ptb_lm.model.dropout_places import no_dropout  # noqa: E402
 from ptb_lm.tf_backend.cells import Layer, assign, layer_type  # noqa: E402
-from ptb_lm.tf_backend.dropout import no_dropout  # noqa: E402
 from ptb_lm.tf_backend.runtime import DTYPES, apply_execution  # noqa: E402
 from ptb_lm.tf_backend.stack import RecurrentStack  # noqa: E402
 

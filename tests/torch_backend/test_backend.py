@@ -87,6 +87,7 @@ def test_evaluation_is_executed_for_training_s_windows_alone(
 # training/trainer.py, and after them native/kernels.cpp.
 FILES_OF_A_STEP = {
     "model/config.py",
+    "model/dropout_places.py",
     "torch_backend/backend.py",
     "torch_backend/cpu.py",
     "torch_backend/dropout.py",

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from ptb_lm.model import cells, parameters, reference
 from ptb_lm.model.cells import CELLS
 from ptb_lm.model.cells.cell import Cell
-from ptb_lm.model.dropout_places import MaskSpec
+from ptb_lm.model.dropout_places import MaskSpec, no_dropout
 from ptb_lm.torch_backend.cells import Layer, StackLayer, ValidSteps
-from ptb_lm.torch_backend.dropout import draw_mask, no_dropout
+from ptb_lm.torch_backend.dropout import draw_mask
 from ptb_lm.torch_backend.runtime import apply_execution
 from ptb_lm.torch_backend.stack import RecurrentStack, State
 

@@ -24,9 +24,9 @@ from typing_extensions import override
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.model.dropout_places import Dropout
 from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.cells import Layer, LSTMState
-from ptb_lm.torch_backend.dropout import Dropout
 from ptb_lm.torch_backend.runtime import apply_execution, prepare_compiler
 from ptb_lm.torch_backend.stack import DirectionalLayer, RecurrentStack, State
 
