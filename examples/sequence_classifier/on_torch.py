@@ -4,7 +4,8 @@ Shapes: B = batch, T = time steps, I = features, H = the top layer's hidden unit
 2H if bidirectional, C = classes, U = labels a sequence.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -20,13 +21,13 @@ from typing_extensions import override
 
 from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
-from ptb_lm.model.backend import Arrays
+from ptb_lm.model.backend import Arrays, in_model_context
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.dropout_places import Dropout, MaskSpec, no_dropout
 from ptb_lm.torch_backend.cells import ParameterView, export_arrays, load_arrays
 from ptb_lm.torch_backend.dropout import derive_seed, draw_mask
 from ptb_lm.torch_backend.runtime import Runtime, apply_execution
-from ptb_lm.torch_backend.settings import in_model_context
+from ptb_lm.torch_backend.settings import convert_allocation_errors
 from ptb_lm.torch_backend.stack import RecurrentStack
 from sequence_classifier import (
     Batch,
@@ -74,7 +75,6 @@ class TorchClassifier(Classifier):
     def __init__(self, config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         self.runtime = Runtime(choice)
         self.device, self.dtype = self.runtime.device, self.runtime.dtype
-        self.settings = self.runtime.settings
         if self.device.type == "cpu":
             host.keep_freed_memory()
         self.config = config
@@ -90,6 +90,12 @@ class TorchClassifier(Classifier):
         self.trained = [*self.stack.trained_parameters(), *self.dense.parameters()]
         self.optimizer = torch.optim.Adam(self.trained, config.learning_rate, betas=(0.9, 0.999), eps=1e-8)
         self.load_weights(weights)
+
+    @contextmanager
+    def context(self) -> Iterator[None]:
+        """Return a context with the settings of torch that it computes with; see in_model_context."""
+        with convert_allocation_errors(), self.runtime.settings():
+            yield
 
     def build_stack(self, model: str) -> RecurrentStack:
         """Return the LSTM layers; their parameters are still to be loaded."""

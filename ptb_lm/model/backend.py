@@ -10,10 +10,11 @@ Shapes: B = batch, T = time steps, L = layers, or the length of a row, H = hidde
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
@@ -33,6 +34,8 @@ State = Any  # opaque to the trainer: the carried h and c, in the framework's ow
 Loss = Any  # opaque: a window's measurements, possibly still being computed
 MAX_LOGITS = 1 << 25  # in a call of `log_probabilities`, or numbers in a layer: 128 MiB in float32
 VALUES_PER_UNIT = 8  # numbers in a layer for a word, about: four gates, the cell, its output, and copies
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 def max_tokens_per_call(vocabulary_size: int, width: int) -> int:
@@ -81,27 +84,51 @@ class Model(ABC):
         """Return versions, device and threads, for the run's record."""
 
 
+def in_model_context(
+    method: Callable[Concatenate[Any, _Arguments], _Result],
+) -> Callable[Concatenate[Any, _Arguments], _Result]:
+    """Run a method in its model's `context`."""
+
+    @functools.wraps(method)
+    def compute(self: Any, /, *arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+        with self.context():
+            return method(self, *arguments, **named)
+
+    return compute
+
+
 class Backend(Model):
     """A language model of one framework on one device, with its optimiser.
 
     Attributes:
         ranks: Processes that train the model together. Rows, windows and states are then this one's share,
             and the losses of `train_step` are those of all.
+        training: The framework's training step and its state, made when it is first used.
     """
 
     ranks: Ranks = SINGLE_PROCESS
+    training: Any
+
+    @abstractmethod
+    def context(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context with the model's device, or the framework's settings that it computes with.
+
+        A failed allocation in it becomes an OutOfMemoryError.
+        """
 
     @property
     def hints(self) -> Sequence[str]:
         """Advice for the user, one sentence each: what would be faster on this machine."""
         return ()
 
+    @in_model_context
     def prepare_training(self) -> None:
         """Make what only training needs; all ranks call it together. Otherwise the first step does it.
 
         Raises:
             UserError: There is not enough memory.
         """
+        _ = self.training
 
     @abstractmethod
     def zero_state(self, batch_size: int) -> State:
@@ -172,16 +199,18 @@ class Backend(Model):
         An empty list waits, too.
         """
 
-    @abstractmethod
+    @in_model_context
     def update_averages(self, weight: float) -> None:
         """Move the averages of the parameters towards them: average += weight * (parameter - average).
 
         The very first call makes them equal to the parameters; the weight does not matter then.
         """
+        self.training.update_averages(weight)
 
-    @abstractmethod
+    @in_model_context
     def swap_averages(self) -> None:
         """Exchange the parameters and their averages; a second call undoes it, to the bit."""
+        self.training.swap_averages()
 
     @contextlib.contextmanager
     def use_averages(self) -> Iterator[None]:
@@ -196,7 +225,6 @@ class Backend(Model):
         finally:
             self.swap_averages()
 
-    @abstractmethod
     def export_training_state(self, state: State) -> Arrays:
         """Return the state of the training of all ranks, without the parameters and their averages.
 
@@ -204,10 +232,12 @@ class Backend(Model):
         "c" for an LSTM. H is that of the widest layer, and zeros fill up the others. Other names are the
         framework's (random generators, the optimiser).
         """
+        return self.training.export_state(state)
 
-    @abstractmethod
+    @in_model_context
     def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Set a state that `export_training_state` returned, and return the carried state."""
+        return self.training.load_state(arrays)
 
 
 _process: int | None = None  # the process that has built a model

@@ -3,7 +3,8 @@
 Shapes: B = batch, T = time steps, L = length of a row, H = hidden units, V = vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +16,7 @@ from typing_extensions import override
 from ptb_lm.common import host
 from ptb_lm.data.corpus import TokenArray
 from ptb_lm.data.text import Ids
-from ptb_lm.model.backend import Arrays, Backend, StepMetrics
+from ptb_lm.model.backend import Arrays, Backend, StepMetrics, in_model_context
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks
@@ -24,7 +25,7 @@ from ptb_lm.tf_backend.cells import SteppedLayer, layer_type
 from ptb_lm.tf_backend.distribution import Distribution, distribute
 from ptb_lm.tf_backend.loss import Loss
 from ptb_lm.tf_backend.network import Network, State
-from ptb_lm.tf_backend.runtime import DTYPES, apply_execution, convert_allocation_errors, in_model_context
+from ptb_lm.tf_backend.runtime import DTYPES, apply_execution, convert_allocation_errors
 from ptb_lm.tf_backend.training_step import TrainingStep
 
 
@@ -95,17 +96,18 @@ class TensorFlowBackend(Backend):
                 dtype=self.dtype,
             )
 
+    @override
+    @contextmanager
+    def context(self) -> Iterator[None]:
+        with convert_allocation_errors(), tf.device(self.device.name):
+            yield
+
     @cached_property
     @convert_allocation_errors()
     def training(self) -> TrainingStep:
         """The training step and its state, made when it is first used."""
         copies = [self._new_network(name) for name in self.distribution.names[1:]]
         return TrainingStep([self.network, *copies], self.config, self.choice, self.distribution)
-
-    @override
-    @in_model_context
-    def prepare_training(self) -> None:
-        _ = self.training
 
     @property
     @override
@@ -203,25 +205,6 @@ class TensorFlowBackend(Backend):
         self.network.load(weights)
         if "training" in vars(self):
             self.training.load_copies(weights)
-
-    @override
-    @in_model_context
-    def update_averages(self, weight: float) -> None:
-        self.training.update_averages(weight)
-
-    @override
-    @in_model_context
-    def swap_averages(self) -> None:
-        self.training.swap_averages()
-
-    @override
-    def export_training_state(self, state: State) -> Arrays:
-        return self.training.export_state(state)
-
-    @override
-    @in_model_context
-    def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
-        return self.training.load_state(arrays)
 
     @override
     def device_memory(self) -> int | None:

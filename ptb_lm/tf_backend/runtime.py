@@ -1,12 +1,11 @@
 """The device, precision and execution of a model in TensorFlow, and how functions run by them."""
 
 import contextlib
-import functools
 import logging
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -33,9 +32,6 @@ def _should_log(record: logging.LogRecord) -> bool:
 tf.get_logger().addFilter(_should_log)
 
 DTYPES = {"fp32": tf.float32, "fp64": tf.float64}
-
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -142,19 +138,6 @@ def convert_allocation_errors() -> Iterator[None]:
         yield
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
         raise OutOfMemoryError(host.describe_failed_allocation(error)) from None
-
-
-def in_model_context(
-    method: Callable[Concatenate[Any, _Arguments], _Result],
-) -> Callable[Concatenate[Any, _Arguments], _Result]:
-    """Run a method on its model's `device`, and convert its allocation errors."""
-
-    @functools.wraps(method)
-    def compute(self: Any, /, *arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
-        with convert_allocation_errors(), tf.device(self.device.name):
-            return method(self, *arguments, **named)
-
-    return compute
 
 
 def apply_execution(

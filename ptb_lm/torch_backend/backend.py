@@ -6,7 +6,8 @@ Shapes: B = batch, T = time steps, N = T * B tokens, L = length of a row, E = em
 H = hidden units, V = vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +21,7 @@ from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import TokenArray
 from ptb_lm.data.text import Ids
-from ptb_lm.model.backend import Arrays, Backend, StepMetrics
+from ptb_lm.model.backend import Arrays, Backend, StepMetrics, in_model_context
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks, no_dropout
@@ -30,7 +31,7 @@ from ptb_lm.torch_backend.cells import export_arrays
 from ptb_lm.torch_backend.loss import Loss, pack_loss
 from ptb_lm.torch_backend.network import Network
 from ptb_lm.torch_backend.runtime import Runtime
-from ptb_lm.torch_backend.settings import convert_allocation_errors, flush_denormals, in_model_context
+from ptb_lm.torch_backend.settings import convert_allocation_errors, flush_denormals
 from ptb_lm.torch_backend.stack import State, detach_state, embed
 from ptb_lm.torch_backend.training_step import TrainingStep
 
@@ -81,8 +82,11 @@ class TorchBackend(Backend):
         self.runtime = Runtime(
             choice, cell=config.cell, gpu_execution="graph" if ranks.size == 1 else "eager"
         )
-        self.device, self.settings = self.runtime.device, self.runtime.settings
-        self.precision, self.dtype = self.runtime.precision, self.runtime.dtype
+        self.device, self.precision, self.dtype = (
+            self.runtime.device,
+            self.runtime.precision,
+            self.runtime.dtype,
+        )
         self.config, self.ranks, self.seed = config, ranks, choice.seed
         if self.device.type == "cpu":
             host.keep_freed_memory()
@@ -96,15 +100,17 @@ class TorchBackend(Backend):
         )
         self.load_weights(weights)
 
+    @override
+    @contextmanager
+    def context(self) -> Iterator[None]:
+        with convert_allocation_errors(), self.runtime.settings():
+            yield
+
     @cached_property
     @convert_allocation_errors()
     def training(self) -> TrainingStep:
         """The training step and its state, made when it is first used."""
         return TrainingStep(self.network, execution=self.runtime.execution, ranks=self.ranks, seed=self.seed)
-
-    @override
-    def prepare_training(self) -> None:
-        _ = self.training
 
     @property
     @override
@@ -178,24 +184,6 @@ class TorchBackend(Backend):
         to the same operations outside of it.
         """
         return self.training.dropout.preview(batch, steps)
-
-    @override
-    @in_model_context
-    def update_averages(self, weight: float) -> None:
-        self.training.update_averages(weight)
-
-    @override
-    @in_model_context
-    def swap_averages(self) -> None:
-        self.training.swap_averages()
-
-    @override
-    def export_training_state(self, state: State) -> Arrays:
-        return self.training.export_state(state)
-
-    @override
-    def load_training_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
-        return self.training.load_state(arrays)
 
     @override
     @in_model_context

@@ -37,8 +37,7 @@ class Runtime:
         precision: Types of weights and computation.
         dtype: Type of the computation.
         execution: A value of --execution, but for "auto".
-        settings: Function that returns a context with the settings of torch that the model computes with; see
-            ptb_lm.torch_backend.settings.in_model_context.
+        settings: Function that returns a context with the settings of torch that the model computes with.
 
     Args:
         choice: Choice of framework, model, execution, device and precision.

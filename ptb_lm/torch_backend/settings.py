@@ -1,12 +1,11 @@
 """Contexts of a computation: settings of torch while it lasts, in any number of threads; lack of memory."""
 
 import contextlib
-import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 
@@ -18,10 +17,6 @@ Setting = tuple[Any, str]  # an object of torch's, and the name of an attribute 
 
 # Parts of torch's messages of a failed allocation: its allocator's on a CPU, CUDA's, and its libraries'.
 NO_MEMORY = ("DefaultCPUAllocator", "out of memory", "_STATUS_ALLOC_FAILED")
-
-
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
 
 
 @dataclass(slots=True)
@@ -116,19 +111,3 @@ def find_failed_allocation(error: BaseException | None) -> BaseException | None:
         return error
     # A failed allocation makes other calls fail: the end of a graph's capture, for one.
     return find_failed_allocation(error.__context__)
-
-
-def in_model_context(
-    method: Callable[Concatenate[Any, _Arguments], _Result],
-) -> Callable[Concatenate[Any, _Arguments], _Result]:
-    """Run a method with its model's torch settings, and convert its allocation errors.
-
-    The model's `settings` is a function that returns a context with the settings of torch.
-    """
-
-    @functools.wraps(method)
-    def compute(self: Any, /, *arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
-        with convert_allocation_errors(), self.settings():
-            return method(self, *arguments, **named)
-
-    return compute

@@ -86,6 +86,7 @@ def test_evaluation_is_executed_for_training_s_windows_alone(
 # The files on the way of a training step, from method to kernels (docs/architecture.md). Before them is
 # training/trainer.py, and after them native/kernels.cpp.
 FILES_OF_A_STEP = {
+    "model/backend.py",
     "model/config.py",
     "model/dropout_places.py",
     "torch_backend/backend.py",
