@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from ptb_lm.torch_backend.cells import CanonicalLayer, ParameterView
-from ptb_lm.torch_backend.library_layer import LibraryLayer
+from ptb_lm.torch_backend.cells import CanonicalLayer, LibraryLayer, ParameterView
 
 
 class BasicLayer(CanonicalLayer):

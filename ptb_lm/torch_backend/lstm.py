@@ -16,12 +16,12 @@ from ptb_lm.model.cells.cell import Cell
 from ptb_lm.torch_backend.cells import (
     CanonicalLayer,
     Layer,
+    LibraryLayer,
     LSTMState,
     ParameterView,
     freeze_second_bias,
     library_parameters,
 )
-from ptb_lm.torch_backend.library_layer import LibraryLayer
 
 MAX_UNITS, MAX_ROWS, MIN_MULTIPROCESSORS = 1024, 128, 98  # of cuDNN's persistent kernel
 UNIT_MULTIPLE, ROW_MULTIPLE = 128, 8  # of H and I, and of B, for cuDNN's persistent kernel
