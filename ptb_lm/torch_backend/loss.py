@@ -89,11 +89,6 @@ class SoftmaxLayer:
         """The master bias, [V]."""
         return self.weight[self.hidden_size]
 
-    @property
-    def kernel_gradient(self) -> Tensor:
-        """The kernel's part of `gradient`, [H, V]."""
-        return self.gradient[: self.hidden_size]
-
     def losses(self, hidden_NH: Tensor, targets_N: Tensor) -> Tensor:
         """Return the negative log likelihood of each target [N], in nats."""
         return self._losses(self._logits(hidden_NH)[1], targets_N)

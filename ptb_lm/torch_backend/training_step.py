@@ -124,9 +124,8 @@ class TrainingStep:
             )
             if self.exchange:
                 self.exchange.start_reduce(len(ids_N))
-            d_embedded_TBE, *gradients = torch.autograd.grad(
-                inject_gradient(raw_TBH, d_raw_TBH), [embedded_TBE, *self.parameters]
-            )
+            loss = _InjectedGradient.apply(raw_TBH, d_raw_TBH)  # type: ignore[no-untyped-call]
+            d_embedded_TBE, *gradients = torch.autograd.grad(loss, [embedded_TBE, *self.parameters])
         gradients = [
             gradient * weight_masks[parameter] if parameter in weight_masks else gradient
             for parameter, gradient in zip(self.parameters, gradients, strict=True)
@@ -186,7 +185,8 @@ class TrainingStep:
         network, softmax = self.network, self.network.softmax
         word_gradients: list[Tensor] = []
         if network.config.tie_weights:
-            add_by_word(softmax.kernel_gradient.T, ids_N, d_embedded_NE)
+            kernel_gradient_HV = softmax.gradient[: softmax.hidden_size]
+            add_by_word(kernel_gradient_HV.T, ids_N, d_embedded_NE)
         else:
             d_embedded_NE = d_embedded_NE.to(network.embedding_VE.dtype)
             word_gradients = [sum_by_word(d_embedded_NE, ids_N)]
@@ -271,6 +271,12 @@ class TrainingStep:
 
 
 class _InjectedGradient(torch.autograd.Function):
+    """(output, gradient) -> a dummy loss, [], whose gradient with respect to `output` is `gradient`.
+
+    torch.autograd.grad takes grad_outputs, too, but its first such call imports SymPy to compare shapes: 0.5
+    to 0.6 s beside the 1.6 s of torch itself, at every start (python -X importtime, torch 2.13).
+    """
+
     @staticmethod
     def forward(ctx: Any, output: Tensor, gradient: Tensor) -> Tensor:
         ctx.gradient = gradient
@@ -279,10 +285,3 @@ class _InjectedGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, None]:
         return ctx.gradient, None
-
-
-def inject_gradient(output: Tensor, gradient: Tensor) -> Tensor:
-    """Return a dummy loss, [], whose gradient with respect to `output` is `gradient`."""
-    # torch.autograd.grad takes grad_outputs, too, but its first such call imports SymPy to compare shapes:
-    # 0.5 to 0.6 s beside the 1.6 s of torch itself, at every start (python -X importtime, torch 2.13).
-    return _InjectedGradient.apply(output, gradient)  # type: ignore[no-untyped-call]
