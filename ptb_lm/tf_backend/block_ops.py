@@ -23,9 +23,10 @@ LONGEST_UNROLLED = 64  # steps; a longer sequence, or one of unknown length, is 
 Gradient = Callable[..., tuple[tf.Tensor, ...]]
 
 
+@tf.custom_gradient  # type: ignore[untyped-decorator]
 def block_cell(
     x_BI: tf.Tensor, h_BH: tf.Tensor, c_BH: tf.Tensor, weight: tf.Tensor, bias: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
+) -> tuple[tuple[tf.Tensor, tf.Tensor], Gradient]:
     """Return (h_BH, c_BH) after one step of LSTMBlockCell.
 
     Args:
@@ -35,27 +36,6 @@ def block_cell(
         weight: The kernel above the recurrent kernel, [I + H, G], but with the gates in the order i, g, f, o.
         bias: The bias of the gates in the same order, [G].
     """
-    return tf.custom_gradient(_block_cell)(x_BI, h_BH, c_BH, weight, bias)
-
-
-def block_lstm(
-    x_TBI: tf.Tensor, h_BH: tf.Tensor, c_BH: tf.Tensor, weight: tf.Tensor, bias: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return (h_TBH, c_TBH): BlockLSTMV2 over a sequence.
-
-    Args:
-        x_TBI: The input.
-        h_BH: The output before the first step.
-        c_BH: The cell before the first step.
-        weight: The kernel above the recurrent kernel, [I + H, G].
-        bias: The bias, [G].
-    """
-    return tf.custom_gradient(_block_lstm)(x_TBI, h_BH, c_BH, weight, bias)
-
-
-def _block_cell(
-    x_BI: tf.Tensor, h_BH: tf.Tensor, c_BH: tf.Tensor, weight: tf.Tensor, bias: tf.Tensor
-) -> tuple[tuple[tf.Tensor, tf.Tensor], Gradient]:
     inputs = {"x": x_BI, "cs_prev": c_BH, "h_prev": h_BH, "w": weight, "b": bias, **_no_peepholes(c_BH)}
     after = tf.raw_ops.LSTMBlockCell(**inputs, forget_bias=0.0, cell_clip=-1.0, use_peephole=False)
 
@@ -74,9 +54,19 @@ def _block_cell(
     return (after.h, after.cs), gradient
 
 
-def _block_lstm(
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def block_lstm(
     x_TBI: tf.Tensor, h_BH: tf.Tensor, c_BH: tf.Tensor, weight: tf.Tensor, bias: tf.Tensor
 ) -> tuple[tuple[tf.Tensor, tf.Tensor], Gradient]:
+    """Return (h_TBH, c_TBH): BlockLSTMV2 over a sequence.
+
+    Args:
+        x_TBI: The input.
+        h_BH: The output before the first step.
+        c_BH: The cell before the first step.
+        weight: The kernel above the recurrent kernel, [I + H, G].
+        bias: The bias, [G].
+    """
     inputs = {"x": x_TBI, "cs_prev": c_BH, "h_prev": h_BH, "w": weight, "b": bias, **_no_peepholes(c_BH)}
     inputs["seq_len_max"] = tf.shape(x_TBI, out_type=tf.int64)[0]
     after = tf.raw_ops.BlockLSTMV2(**inputs, cell_clip=-1.0, use_peephole=False)
