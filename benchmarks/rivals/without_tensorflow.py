@@ -49,7 +49,7 @@ def own_gradient(config: Config, weights: Weights, **chosen: Any) -> backend.Ten
         h_BH: tf.Tensor,
         c_BH: tf.Tensor,
         weight: tf.Tensor,
-        after: block_ops.Activations,
+        after: Any,
         d_h_TBH: tf.Tensor,
         d_c_TBH: tf.Tensor,
     ) -> tuple[tf.Tensor, ...]:

@@ -72,8 +72,7 @@ def block_lstm(
     after = tf.raw_ops.BlockLSTMV2(**inputs, cell_clip=-1.0, use_peephole=False)
 
     def gradient(d_h_TBH: tf.Tensor, d_c_TBH: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        activations = Activations(**after._asdict())
-        return sequence_gradient(x_TBI, h_BH, c_BH, weight, activations, d_h_TBH, d_c_TBH)
+        return sequence_gradient(x_TBI, h_BH, c_BH, weight, after, d_h_TBH, d_c_TBH)
 
     return (after.h, after.cs), gradient
 
@@ -82,18 +81,6 @@ def _no_peepholes(c_BH: tf.Tensor) -> dict[str, Any]:
     # Read only where use_peephole is true, but the operations want their shape.
     zeros_H = tf.zeros([c_BH.shape[1]], c_BH.dtype)
     return {"wci": zeros_H, "wcf": zeros_H, "wco": zeros_H}
-
-
-class Activations(NamedTuple):
-    """The outputs of BlockLSTMV2, each [T, B, H], by its own names."""
-
-    i: tf.Tensor
-    cs: tf.Tensor  # the cell
-    f: tf.Tensor
-    o: tf.Tensor
-    ci: tf.Tensor  # g
-    co: tf.Tensor  # tanh of the cell
-    h: tf.Tensor
 
 
 class _Factors(NamedTuple):
@@ -119,7 +106,7 @@ def sequence_gradient(
     h_BH: tf.Tensor,
     c_BH: tf.Tensor,
     weight: tf.Tensor,
-    after: Activations,
+    after: Any,
     d_h_TBH: tf.Tensor,
     d_c_TBH: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -130,7 +117,8 @@ def sequence_gradient(
         h_BH: The output before the first step.
         c_BH: The cell before the first step.
         weight: The kernel above the recurrent kernel, [I + H, G].
-        after: The outputs of the operation.
+        after: The outputs of BlockLSTMV2, each [T, B, H], by its own names: i, f, o, ci (g), cs (the cell),
+            co (tanh of the cell) and h.
         d_h_TBH: The gradient with respect to each step's output.
         d_c_TBH: The gradient with respect to each step's cell.
     """
@@ -149,7 +137,7 @@ def sequence_gradient(
     return d_x_TBI, d_h_before_BH, d_c_before_BH, d_weight, tf.reduce_sum(d_gates_NG, 0)
 
 
-def _factors(c_BH: tf.Tensor, after: Activations, d_h_TBH: tf.Tensor, d_c_TBH: tf.Tensor) -> _Factors:
+def _factors(c_BH: tf.Tensor, after: Any, d_h_TBH: tf.Tensor, d_c_TBH: tf.Tensor) -> _Factors:
     """Return what each step multiplies and adds; the arguments are those of `sequence_gradient`."""
     c_before_TBH = tf.concat([c_BH[None], after.cs[:-1]], 0)
     # With c = f c_before + i g and h = o tanh(c):

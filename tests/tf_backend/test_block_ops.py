@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ tf = pytest.importorskip("tensorflow")
 from ptb_lm.tf_backend import block_ops  # noqa: E402
 from ptb_lm.tf_backend.block_ops import (  # noqa: E402
     LONGEST_UNROLLED,
-    Activations,
     block_cell,
     block_lstm,
     sequence_gradient,
@@ -47,6 +46,18 @@ def random_output_gradients(steps: int, dtype: Any) -> list[Any]:
     """Random gradients of the output and the cell at every step."""
     rng = np.random.default_rng(1)
     return [tf.constant(rng.normal(size=(steps, BATCH, HIDDEN)), dtype) for _ in range(2)]
+
+
+class Activations(NamedTuple):
+    """What BlockLSTMV2 returns."""
+
+    i: Any
+    cs: Any
+    f: Any
+    o: Any
+    ci: Any
+    co: Any
+    h: Any
 
 
 def elementary(x_TBI: Any, h_BH: Any, c_BH: Any, weight: Any, bias: Any) -> Activations:
