@@ -1,6 +1,5 @@
 """Timed steps: the plan of a variant's blocks, and the steps, done as the trainer does them."""
 
-import contextlib
 import functools
 import itertools
 import math
@@ -108,15 +107,7 @@ class TimedSteps(ABC):
         dropout are drawn that nobody knows.
         """
         self.restart()
-        with self._without_unknown_masks() as is_known:
-            if not is_known:
-                return None
-            return [loss for pass_name in sorted(passes) for loss in self.losses(pass_name, FIRST_STEPS)]
-
-    @contextlib.contextmanager
-    def _without_unknown_masks(self) -> Iterator[bool]:
-        """Switch off dropout whose masks nobody knows; yield False if that cannot be done."""
-        yield True
+        return [loss for pass_name in sorted(passes) for loss in self.losses(pass_name, FIRST_STEPS)]
 
     @abstractmethod
     def losses(self, pass_name: str, steps: int) -> list[float]:
@@ -166,16 +157,14 @@ class LanguageSteps(TimedSteps):
             self.state = self.model.load_training_state(self._training_state)
 
     @override
-    @contextlib.contextmanager
-    def _without_unknown_masks(self) -> Iterator[bool]:
-        without = getattr(self.model, "without_dropout", None)
+    def first_losses(self, passes: Collection[str]) -> list[float] | None:
         if not self.task.config.has_dropout or reports_masks(self.model):
-            yield True
-        elif without is None:
-            yield False
-        else:
-            with without():
-                yield True
+            return super().first_losses(passes)
+        without = getattr(self.model, "without_dropout", None)  # None if it cannot switch its dropout off
+        if without is None:
+            return None
+        with without():
+            return super().first_losses(passes)
 
     @override
     def losses(self, pass_name: str, steps: int) -> list[float]:
