@@ -158,7 +158,8 @@ class RecurrentStack(nn.Module):
                 the output is zero beyond it, and so is the gradient with respect to the input.
         """
         valid_steps = None if lengths_B is None else ValidSteps(lengths_B, len(x_TBI), x_TBI.device)
-        output, after = x_TBI, list[LayerState]()
+        after: list[LayerState] = []  # not list[LayerState](), which torch.compile cannot trace
+        output = x_TBI
         directions = len(state) // len(self.layers)
         for index, layer in enumerate(self.layers):
             before = state[index * directions : (index + 1) * directions]

@@ -92,7 +92,6 @@ class CompiledBackend(TorchBackend):
         # Without these torch leaves the gradients and torch.nn.LSTM out of the graph.
         torch._dynamo.config.trace_autograd_ops = True
         torch._dynamo.config.allow_rnn = True
-        self.network.executed_stack = Stack(self._run_layers)
         self.training.execute_step = torch.compile(self.training.step, fullgraph=True, dynamic=False)
 
     @property
@@ -100,13 +99,6 @@ class CompiledBackend(TorchBackend):
     def engine(self) -> str:
         """Description of the code that computes the LSTM."""
         return f"{super().engine}; the whole step in one graph of torch.compile"
-
-    def _run_layers(self, x_TBI: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
-        after: list[Any] = []
-        for layer, before in zip(self.network.stack.layers, state, strict=True):
-            x_TBI, last = layer(x_TBI, [before])
-            after += last
-        return x_TBI, after
 
 
 _EXECUTIONS: Mapping[str, type[TorchBackend]] = {"jit": ScriptedBackend, "compile": CompiledBackend}
