@@ -597,7 +597,7 @@ def test_dropout_leaves_gates_and_logits_as_large_as_they_are_without(tied: bool
 def test_copies_lie_side_by_side(task: Any) -> None:
     """So that no part of the batch stands for all of it, nor one process's rows for another's."""
     rows = (
-        problem.text(task, windows=1, distinct=3, seed=1)
+        language_question.LanguageQuestion(task, 3, (), False, 1).text
         if task is UNDROPPED
         else (np.nan_to_num(classifier_check.distinct_batch(task, distinct=3, seed=1).x_BTI))
     )

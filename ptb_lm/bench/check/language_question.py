@@ -62,8 +62,9 @@ class LanguageQuestion(expected.Question):
 
     @cached_property
     def text(self) -> Ids:
-        """The words of the batch's rows."""
-        return problem.text(self.task, windows=problem.STEPS, distinct=self.distinct, seed=self.seed)
+        """The words of the batch's rows [B, L], as many rows of them distinct as `distinct` says."""
+        rows_BL = self.task.rows(problem.STEPS, seed=self.seed)
+        return rows_BL[problem.copy_indices(self.task, self.distinct)]
 
     def additions(self, step: int) -> dict[str, NDArray[np.integer]]:
         """Return how often a step adds to a weight, where that is not once: to a word's row as it occurs.

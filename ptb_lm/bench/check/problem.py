@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.bench.workloads import LanguageTask, Task
-from ptb_lm.data.text import Ids
 from ptb_lm.model import parameters
 from ptb_lm.model.cells.cell import MemoryGates
 from ptb_lm.model.config import Config
@@ -138,11 +137,6 @@ def distinct_rows(task: Task) -> int:
     affordable = max(LEAST_ROWS, int(MULTIPLY_ADDS * task.batch_size / task.multiply_adds))
     most = min(affordable, task.batch_size)
     return max(rows for rows in range(1, most + 1) if not task.batch_size % rows)
-
-
-def text(task: LanguageTask, *, windows: int, distinct: int, seed: int) -> Ids:
-    """Return rows [B, L] of random words, as many of them distinct as is asked for."""
-    return task.rows(windows, seed=seed)[copy_indices(task, distinct)]
 
 
 def copy_indices(task: Task, distinct: int) -> NDArray[np.integer]:
