@@ -23,7 +23,6 @@ from ptb_lm.model.config import Config
 # The sentences that are sorted by length together. More would pad less, and wait longer for the first result.
 CHUNK_SENTENCES, CHUNK_WORDS = 4096, 1 << 17
 
-AnyEncoded = TypeVar("AnyEncoded", bound=EncodedWords)
 Scalar = TypeVar("Scalar", bound=np.floating)
 
 
@@ -162,10 +161,10 @@ def tokens_per_call(config: Config, vocabulary_size: int) -> int:
 
 
 def chunk_sentences(
-    sentences: Iterable[AnyEncoded], *, count: int = CHUNK_SENTENCES, words: int = CHUNK_WORDS
-) -> Iterator[list[AnyEncoded]]:
+    sentences: Iterable[EncodedWords], *, count: int = CHUNK_SENTENCES, words: int = CHUNK_WORDS
+) -> Iterator[list[EncodedWords]]:
     """Yield lists of sentences in their order: at most `count`, and none after `words` words."""
-    chunk, size = list[AnyEncoded](), 0
+    chunk, size = list[EncodedWords](), 0
     for sentence in sentences:
         chunk.append(sentence)
         size += len(sentence.ids)

@@ -68,7 +68,8 @@ def score(
     updates = None if dynamic is None else _Updates(model, dynamic, squares)
     state, log_p, hidden = model.zero_state(), list[Tensor](), list[Tensor]()
     try:
-        for x_T, y_T in _segments(ids, STATIC_SEGMENT if dynamic is None else dynamic.segment):
+        length = STATIC_SEGMENT if dynamic is None else dynamic.segment  # the last may be shorter
+        for x_T, y_T in zip(ids[:-1].split(length), ids[1:].split(length), strict=True):
             if updates is None:
                 scores = model.score(x_T, y_T, state)
             else:
@@ -131,11 +132,6 @@ def text_perplexity(log_p_N: Tensor) -> float:
     """Return the perplexity; infinity if the steps were so large that it is not a number."""
     perplexity = perplexity_from_nll(-float(log_p_N.sum(dtype=torch.float64)), len(log_p_N))
     return math.inf if math.isnan(perplexity) else perplexity
-
-
-def _segments(ids: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield (x_T, y_T) for segments of a text; the last may be shorter."""
-    return zip(ids[:-1].split(length), ids[1:].split(length), strict=True)
 
 
 def _add_squares(squares: Squares, gradients: Gradients, *, is_tied: bool) -> None:

@@ -128,8 +128,7 @@ class _Search:
         return min(tried, key=self.trials.__getitem__)
 
     def note(self, settings: DynamicEvaluation | NeuralCache | None, perplexity: float) -> float:
-        """Store a trial, report it, and return its perplexity, which is infinite where it is no number."""
-        perplexity = math.inf if math.isnan(perplexity) else perplexity
+        """Store a trial, report it, and return its perplexity."""
         self.trials[settings] = perplexity
         self.on_trial(settings, perplexity)
         return perplexity
