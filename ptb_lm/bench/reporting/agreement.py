@@ -6,7 +6,6 @@ from pathlib import Path
 
 from ptb_lm.bench import intervals
 from ptb_lm.bench.reporting import formats
-from ptb_lm.bench.reporting.sentences import write_items
 from ptb_lm.bench.results import Result, ResultGroup, Summary, distinct, group_by_key
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.summary import EQUAL_WORK, common_precision, summarise
@@ -61,7 +60,7 @@ def compare_benchmarks(a: Path, b: Path, *, baseline: str | None = None) -> Docu
     # What is measured once more is no further ratio: to what it repeats it has 1 everywhere.
     verdicts = [pair.verdict for _, pairs in compared for pair in pairs if not pair.a.is_repetition]
     words = {
-        name: write_items(
+        name: formats.write_items(
             "agreement.md",
             part=name,
             agree=sum(verdict.startswith("agree") for verdict in verdicts),

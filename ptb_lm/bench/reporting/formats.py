@@ -1,12 +1,16 @@
-"""Numbers, labels and names as people read them; and the title of a report."""
+"""Numbers, labels and names as people read them; the title of a report; and the sentences of templates/."""
 
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import jinja2
 
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.results import ResultGroup, distinct, group_by_key
-from ptb_lm.bench.variants import TITLES, program
+from ptb_lm.bench.variants import TITLES, original, program
 from ptb_lm.model.frameworks import FRAMEWORKS, MODELS
 from ptb_lm.pages.document import NOTHING
 
@@ -140,3 +144,28 @@ def legend(group: ResultGroup) -> Iterator[str]:
     for description, labels in programs.items():
         if description:
             yield f"{join_names(distinct(labels))}: {description}"
+
+
+def _one_line(value: object) -> str:
+    return re.sub(r"\s+", " ", str(value))
+
+
+_TEMPLATES = jinja2.Environment(  # noqa: S701 - of Markdown
+    loader=jinja2.PackageLoader(__package__),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    finalize=_one_line,
+)
+_TEMPLATES.filters |= {
+    "names": join_names,
+    "original": original,
+    **{each.__name__: each for each in (bound_percent, percent, quantity, ratio, significant, times)},
+}
+
+
+def write_items(template: str, **data: Any) -> list[str]:
+    """Return the items of a list that a template makes of some data, a line each."""
+    written = _TEMPLATES.get_template(template).render(data)
+    _, *items = re.split("^-", written, flags=re.MULTILINE)
+    return [_one_line(item).strip() for item in items]

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 from ptb_lm.bench.intervals import LogMean, joint_confidence
 from ptb_lm.bench.reporting import formats, result_table
-from ptb_lm.bench.reporting.sentences import write_items
 from ptb_lm.bench.results import ResultGroup, Summary, distinct, group_by_key, speed_ratio
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.variants import TITLES, original, program
@@ -125,7 +124,7 @@ def sentences(groups: Sequence[ResultGroup]) -> list[str]:
         if group.candidates and sum(not result.is_repetition for result in group.results) > 1
     ]
     together = _compare_all(choosing) if len(choosing) > 1 else {"choices": {}}
-    return write_items("headline.md", groups=described, **together)
+    return formats.write_items("headline.md", groups=described, **together)
 
 
 def _compare(group: ResultGroup) -> dict[str, Any]:

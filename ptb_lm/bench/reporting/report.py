@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ptb_lm.bench import checkout
 from ptb_lm.bench.reporting import doubts, formats, headline, result_table
-from ptb_lm.bench.reporting.sentences import write_items
 from ptb_lm.bench.results import ResultGroup, Summary, distinct, group_by_key
 from ptb_lm.bench.run.machine import DISTURBANCE_LIMIT
 from ptb_lm.bench.summary import summarise
@@ -80,7 +79,7 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
         tables=list(headline.table(summary.groups)),
         plots=list(headline.plot(summary.groups)),
         lead=headline.sentences(summary.groups),
-        warnings=write_items(
+        warnings=formats.write_items(
             "warnings.md",
             summary=summary,
             mixed=list(doubts.list_mixtures(summary)),
@@ -117,7 +116,7 @@ def _workload(title: str, groups: Sequence[ResultGroup]) -> Section:
     precisions = distinct(precision for group in groups for precision in group.precisions)
     return Section(
         title=title,
-        paragraphs=write_items(
+        paragraphs=formats.write_items(
             "work.md",
             works=[group for group in groups if group.work],
             cuts=distinct(cut for group in groups for cut in group.cuts),
@@ -143,7 +142,7 @@ def _remarks(groups: Sequence[ResultGroup], precisions: Sequence[str]) -> list[s
         for note, labels in noted.items():
             everyone = len(labels) == len(group.measured_results) > 1
             notes.append((group, note, ["all"] if everyone else labels))
-    return write_items(
+    return formats.write_items(
         "remarks.md",
         groups=groups,
         same=_SAME if any(len(group.measured_results) > 1 for group in groups) else "",
