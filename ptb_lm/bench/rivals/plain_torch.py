@@ -177,12 +177,10 @@ class TorchLoop(Model):
         """Return the mean loss of a target, [], and the state."""
         half = self.runtime.dtype != self.precision.master
         with torch.autocast(self.device.type, dtype=self.runtime.dtype if half else None, enabled=half):
-            logits_TBV, state = self.executed(self._time_major(x_BT), state)
-            mean = nn.functional.cross_entropy(logits_TBV.flatten(0, 1), self._time_major(y_BT).flatten())
+            logits_TBV, state = self.executed(to_time_major(x_BT, self.device), state)
+            targets_N = to_time_major(y_BT, self.device).flatten()
+            mean = nn.functional.cross_entropy(logits_TBV.flatten(0, 1), targets_N)
         return mean, state
-
-    def _time_major(self, ids_BT: TokenArray) -> Tensor:
-        return to_time_major(ids_BT, self.device)
 
 
 class PlainLoop(TorchLoop):
