@@ -511,8 +511,8 @@ def test_a_backend_says_that_it_is_one(framework: str, tiny_config: Config) -> N
     weights = random_weights(tiny_config, VOCABULARY, 1)
     built = build(tiny_config, weights, framework=framework, model="basic")
     assert isinstance(built, Backend)
-    lacking = type("Lacking", (type(built),), {"update_averages": Backend.update_averages})
-    with pytest.raises(TypeError, match="update_averages"):
+    lacking = type("Lacking", (type(built),), {"zero_state": Backend.zero_state})
+    with pytest.raises(TypeError, match="zero_state"):
         lacking()
 
 
