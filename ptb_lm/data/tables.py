@@ -210,26 +210,25 @@ def _csv_rows(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[str,
     reader = csv.reader(
         (f"{line}\n" for line in itertools.chain([header], lines)), delimiter=delimiter, strict=True
     )
-    names, several = list[str](), set[str]()
-    while True:
+    first = 1  # the first line of the row that is read
+    try:
+        names = next(reader)
+        several = {name for name in names if names.count(name) > 1}
         first = reader.line_num + 1
-        try:
-            fields = next(reader, None)
-        except csv.Error:
-            raise UserError(
-                f'{path}, line {first}: a field that begins with " must end in " before the next '
-                f"{DELIMITERS[delimiter]}; double the quotation marks within it"
-            ) from None
-        if fields is None:
-            return
-        if names and len(fields) > len(names):
-            raise UserError(f"{path}, line {first}: there are more fields than in the header")
-        if names and fields:
-            pairs = list(itertools.zip_longest(names, fields))
-            # A name of several columns has all their values, which are no text.
-            yield first, dict(pairs) | {name: [text for n, text in pairs if n == name] for name in several}
-        elif fields:
-            names, several = fields, {name for name in fields if fields.count(name) > 1}
+        for fields in reader:
+            if len(fields) > len(names):
+                raise UserError(f"{path}, line {first}: there are more fields than in the header")
+            if fields:
+                pairs = list(itertools.zip_longest(names, fields))
+                # A name of several columns has all their values, which are no text.
+                lists = {name: [text for n, text in pairs if n == name] for name in several}
+                yield first, dict(pairs) | lists
+            first = reader.line_num + 1
+    except csv.Error:
+        raise UserError(
+            f'{path}, line {first}: a field that begins with " must end in " before the next '
+            f"{DELIMITERS[delimiter]}; double the quotation marks within it"
+        ) from None
 
 
 def _has_text(values: list[Any]) -> bool:
