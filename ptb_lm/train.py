@@ -10,13 +10,15 @@ from typing import Any
 
 from ptb_lm.common import cli, flags
 from ptb_lm.common.errors import UserError
+from ptb_lm.data.preparation import DEFAULT_FRACTION, DEFAULT_MIN_COUNT, TOKENIZERS
 from ptb_lm.model import fastest, frameworks
 from ptb_lm.model.cells import CELLS, LSTM
 from ptb_lm.model.choice import MAX_SEED
 from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.presets import PRESETS, RECIPES
-from ptb_lm.training import help_tables, run_flags
+from ptb_lm.training import help_tables
+from ptb_lm.training.run_flags import INIT_FROM_RATE, add_column
 
 PROG = cli.command_name("train")
 # flag -> the flag without which it means nothing
@@ -116,7 +118,41 @@ def _add_data(group: argparse._ArgumentGroup) -> None:
         type=cli.nonempty,
         help="ptb (default), synthetic (preset: demo), a folder, a file or hf:NAME",
     )
-    run_flags.add_text(group)
+    add_column(group)
+    # Of raw text: a file, some lines of which are held out, or a folder. Without these flags a folder is read
+    # as prepared text.
+    group.add_argument(
+        "--tokenize",
+        choices=TOKENIZERS,
+        metavar="NAME",
+        help="whitespace (default), words (NLTK, as in Penn Treebank) or characters",
+    )
+    group.add_argument("--lowercase", action="store_true", default=None, help="put words into lower case")
+    group.add_argument(
+        "--numbers", action="store_true", default=None, help="replace each number by N, as in Penn Treebank"
+    )
+    group.add_argument(
+        "--min-count",
+        type=cli.whole_number(1),
+        metavar="N",
+        help=(
+            f"replace words that occur fewer times by <unk> (default: {DEFAULT_MIN_COUNT}); "
+            "not with --vocab-size"
+        ),
+    )
+    group.add_argument(
+        "--vocab-size",
+        type=cli.whole_number(3),
+        metavar="N",
+        help="keep the N most frequent words, <eos> and <unk> included",
+    )
+    for split in ("valid", "test"):
+        group.add_argument(
+            f"--{split}-fraction",
+            type=float,
+            metavar="X",
+            help=f"fraction of a file's lines that is held out as {split} (default: {DEFAULT_FRACTION:g})",
+        )
 
 
 def _add_model(group: argparse._ArgumentGroup) -> None:
@@ -141,7 +177,18 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
                 metavar="N",
                 help="rows of each of --devices, instead of --batch-size",
             )
-    run_flags.add_start(group)
+    group.add_argument(
+        "--init-from",
+        type=Path,
+        metavar="RUN",
+        help=f"start from this run's weights (and text), at {INIT_FROM_RATE:g} of its learning rate",
+    )
+    group.add_argument(
+        "--extend-vocabulary",
+        action="store_true",
+        default=None,
+        help="add words of the training text to the vocabulary of --init-from",
+    )
     seed = group.add_mutually_exclusive_group()
     seed.add_argument(
         "--seed",

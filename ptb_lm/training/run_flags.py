@@ -1,6 +1,7 @@
-"""Flags of ptb_lm.train: those of the text and of the first weights, and the configuration of a run.
+"""The configuration of a run, from the flags of ptb_lm.train; and the flag that other commands have as well.
 
-No flag has a default here, so that a resumed run knows which were given. This module imports nothing slow.
+Flags that were not given have no value here, so that a resumed run knows which were. This module imports
+nothing slow.
 """
 
 import argparse
@@ -12,14 +13,7 @@ from typing import Any
 from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.flags import command_words, flag_list, flag_name
-from ptb_lm.data.preparation import (
-    DEFAULT_FRACTION,
-    DEFAULT_MIN_COUNT,
-    FIELDS,
-    TOKENIZERS,
-    effective_settings,
-    from_flags,
-)
+from ptb_lm.data.preparation import FIELDS, effective_settings, from_flags
 from ptb_lm.model import fastest
 from ptb_lm.model.cells import CELLS
 from ptb_lm.model.choice import CHOICE_NAMES
@@ -238,46 +232,6 @@ def with_global_batch(flag_values: dict[str, Any], devices: int) -> dict[str, An
     return flag_values
 
 
-def add_text(group: argparse._ArgumentGroup) -> None:
-    """Add the flags for raw text: a file, some lines of which are held out, or a folder.
-
-    Without them a folder is read as prepared text.
-    """
-    add_column(group)
-    group.add_argument(
-        "--tokenize",
-        choices=TOKENIZERS,
-        metavar="NAME",
-        help="whitespace (default), words (NLTK, as in Penn Treebank) or characters",
-    )
-    group.add_argument("--lowercase", action="store_true", default=None, help="put words into lower case")
-    group.add_argument(
-        "--numbers", action="store_true", default=None, help="replace each number by N, as in Penn Treebank"
-    )
-    group.add_argument(
-        "--min-count",
-        type=cli.whole_number(1),
-        metavar="N",
-        help=(
-            f"replace words that occur fewer times by <unk> (default: {DEFAULT_MIN_COUNT}); "
-            "not with --vocab-size"
-        ),
-    )
-    group.add_argument(
-        "--vocab-size",
-        type=cli.whole_number(3),
-        metavar="N",
-        help="keep the N most frequent words, <eos> and <unk> included",
-    )
-    for split in ("valid", "test"):
-        group.add_argument(
-            f"--{split}-fraction",
-            type=float,
-            metavar="X",
-            help=f"fraction of a file's lines that is held out as {split} (default: {DEFAULT_FRACTION:g})",
-        )
-
-
 def add_column(group: argparse._ActionsContainer) -> None:
     """Add the flag for a text that is a column of a table."""
     group.add_argument(
@@ -285,20 +239,4 @@ def add_column(group: argparse._ActionsContainer) -> None:
         metavar="NAME",
         help="text column of a JSONL, Parquet, CSV or TSV file (the last two with a header; default: text, "
         "sentence, or the only one with text)",
-    )
-
-
-def add_start(group: argparse._ArgumentGroup) -> None:
-    """Add the flags for fine-tuning."""
-    group.add_argument(
-        "--init-from",
-        type=Path,
-        metavar="RUN",
-        help=f"start from this run's weights (and text), at {INIT_FROM_RATE:g} of its learning rate",
-    )
-    group.add_argument(
-        "--extend-vocabulary",
-        action="store_true",
-        default=None,
-        help="add words of the training text to the vocabulary of --init-from",
     )
