@@ -6,11 +6,11 @@ A reader sees the old file or the new one, never half of either.
 import atexit
 import contextlib
 import errno
+import fcntl
 import functools
 import glob
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +18,6 @@ from pathlib import Path
 from ptb_lm.common import streams
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.program import checkout
-
-if sys.platform != "win32":
-    import fcntl
 
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}  # of a file system without locks
 
@@ -52,8 +49,6 @@ def cache_folder() -> Path:
 
 
 def _is_ours_alone(folder: Path) -> bool:
-    if sys.platform == "win32":  # where a home is its user's
-        return True
     status = folder.stat()
     return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
@@ -169,9 +164,6 @@ def lock(folder: Path, *, name: Path | None = None, wait: bool = False) -> Itera
         UserError: Another process is at work in it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if sys.platform == "win32":  # which has no flock
-        yield
-        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:

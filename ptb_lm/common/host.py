@@ -6,6 +6,7 @@ import math
 import os
 import platform
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,7 @@ REPOSITORY_VARIABLES = (
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR"),
     *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"),
 )
-HERTZ = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+HERTZ = os.sysconf("SC_CLK_TCK")
 # Messages of NumPy, torch and CUDA: "Unable to allocate 7.28 TiB for an array", "you tried to allocate 64
 # bytes", "Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.00 GiB is free".
 _ALLOCATION = re.compile(r"allocate (\d+(?:\.\d*)?) ?(bytes|[KMGTPE]iB)")
@@ -121,8 +122,7 @@ def _seconds_of_other_processes() -> float | None:
 
     Work at a lower priority (nice) does not count, because it gives way, unless this process has one, too.
     """
-    is_nice = sys.platform != "win32" and os.nice(0) > 0
-    spent = seconds_of_cores((1, 2, 3) if is_nice else (1, 3))
+    spent = seconds_of_cores((1, 2, 3) if os.nice(0) > 0 else (1, 3))
     own = os.times()  # with children that this process has waited for: a compiler
     ours = own.user + own.system + own.children_user + own.children_system
     return None if spent is None else spent - ours
@@ -253,8 +253,10 @@ def _cpu_name(text: str) -> str:
 
 
 def memory_limit() -> float:
-    """Return how many bytes this process may have: of the machine, its container, its ulimit; or infinity."""
-    return min(_machine_limit(), container_memory_limit(), _process_limit())
+    """Return how many bytes this process may have: of the machine, by its container, by its ulimit."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    process, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return min(machine, container_memory_limit(), math.inf if process == resource.RLIM_INFINITY else process)
 
 
 def container_memory_limit() -> float:
@@ -272,27 +274,11 @@ def machine_memory() -> tuple[int, int]:
     return kibibytes["MemAvailable"] * 1024, kibibytes["MemTotal"] * 1024
 
 
-def _machine_limit() -> float:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return math.inf
-
-
 def _read_limit(file: str) -> float:
     try:
         return int(Path(file).read_text())
     except (OSError, ValueError):  # no such file, or "max"
         return math.inf
-
-
-def _process_limit() -> float:
-    try:
-        import resource
-    except ImportError:  # Windows has none
-        return math.inf
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return math.inf if soft == resource.RLIM_INFINITY else soft
 
 
 def describe_memory_need(size: float, what: str) -> str:

@@ -14,7 +14,7 @@ from ptb_lm.common import streams
 from ptb_lm.common.program import command_name
 
 # The signals that ask a process to stop: Ctrl-C, kill, and a terminal that is closed.
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 REPEAT_SECONDS = 1.0  # in which the same signal is no second request
 ONCE = "SIGHUP"  # the signal that is never one
