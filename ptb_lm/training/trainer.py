@@ -144,14 +144,15 @@ class Trainer:
                 if averaging_start is not None:
                     self.averages.update_if_due(steps_before + step + 1 - averaging_start)
                 now = time.perf_counter()
-                should_read: int = now - start > READ_SECONDS or is_new_length
-                should_save: int = now > self.checkpoints.next_save_time
-                signal_number = self.stop.signal_number or 0
-                if self.ranks.size > 1:
-                    # One clock may be ahead of the others, and one process alone may hear a signal.
-                    should_read, signal_number, should_save = self.ranks.max_over_ranks(
-                        [should_read, signal_number, should_save], after_step=True
-                    )
+                # One clock may be ahead of the others, and one process alone may hear a signal.
+                should_read, signal_number, should_save = self.ranks.max_over_ranks(
+                    [
+                        now - start > READ_SECONDS or is_new_length,
+                        self.stop.signal_number or 0,
+                        now > self.checkpoints.next_save_time,
+                    ],
+                    after_step=True,
+                )
                 if should_read or signal_number:
                     self._read(unread, start=start, is_clocked=not is_new_length)
                     display.update()
