@@ -193,20 +193,25 @@ def try_print_line(line: str) -> None:
             streams.print_to_stderr(f"stdout: {error.strerror}; the run goes on without it")
 
 
-def progress_bar(
-    total: int | None, description: str, *, unit: str = "step", unit_scale: bool = False
-) -> "tqdm":
-    """Return a progress bar on stderr; it is silent when stderr is not a terminal, or closed."""
+def progress_bar(total: int | None, description: str = "", *, unit: str = "step", **given: Any) -> "tqdm":
+    """Return a progress bar on stderr; it is silent when stderr is not a terminal, or closed.
+
+    Args:
+        total: The number of units; None: unknown.
+        description: The label of the bar.
+        unit: The word for what is counted.
+        **given: Other arguments of tqdm.
+    """
     from tqdm import tqdm
 
     return tqdm(
         total=total,
         desc=description,
         unit=unit,
-        unit_scale=unit_scale,
         leave=False,
         disable=True if sys.stderr is None else None,
         dynamic_ncols=True,
+        **given,
     )
 
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from ptb_lm.common import cli, host
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.model import parameters
@@ -187,14 +185,7 @@ class Display:
         self._validation_seconds = validation_seconds
         self.steps = self.plan.steps(self.progress.epoch)
         self._point = copy.copy(self.progress)  # where the newest point is
-        self._bar = tqdm(
-            total=self.steps,
-            initial=self.progress.step,
-            leave=False,
-            disable=True if sys.stderr is None else None,
-            dynamic_ncols=True,
-            bar_format=fit_bar([], 0),
-        )
+        self._bar = cli.progress_bar(self.steps, initial=self.progress.step, bar_format=fit_bar([], 0))
         with self._bar:
             yield
 
