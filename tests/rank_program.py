@@ -108,7 +108,7 @@ def compute(case: dict[str, Any], ranks: Ranks = SINGLE_PROCESS) -> dict[str, An
             stack.enter_context(infinite_norms(framework, ranks))
         rate = 0.02 if config.optimizer == "adam" else 0.5
         lengths = LENGTHS if config.vary_num_steps else (STEPS,) * WINDOWS
-        for x_BT, y_BT in corpus.cut_windows(rows_BL[mine], itertools.accumulate(lengths)):
+        for x_BT, y_BT in corpus.cut_windows(rows_BL[mine], itertools.accumulate(lengths, initial=0)):
             state, loss = built.train_step(x_BT, y_BT, state, learning_rate=rate)
             losses.append(loss)
     measured = built.read(losses)

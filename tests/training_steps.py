@@ -1,5 +1,6 @@
 """Training steps with all kinds of regularisers, and what they must compute: for the backends' tests."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ def cut_random_windows(config: Config, lengths: Sequence[int]) -> list[tuple[np.
         lengths = [config.num_steps] * len(lengths)
     rng = np.random.default_rng(2)
     rows_BL = rng.integers(VOCABULARY, size=(config.batch_size, sum(lengths) + 1), dtype=np.int32)
-    return list(corpus.cut_windows(rows_BL, np.cumsum(lengths).tolist()))
+    return list(corpus.cut_windows(rows_BL, itertools.accumulate(lengths, initial=0)))
 
 
 def next_masks(built: Any, steps: int) -> dict[str, Any]:

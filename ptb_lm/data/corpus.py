@@ -4,6 +4,7 @@ Shapes: B = batch (rows), L = length of a row, T = time steps of a window.
 """
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -175,23 +176,20 @@ def windows(
         partial: Return the last, shorter window too, so that every token but the rows' first is a target.
     """
     targets = rows_BL.shape[1] - 1
-    rest = [targets] if partial and targets > 0 and targets % num_steps else []
-    return cut_windows(rows_BL, [*range(num_steps, targets + 1, num_steps), *rest])
+    rest = [targets] if partial and targets % num_steps else []
+    return cut_windows(rows_BL, [*range(0, targets + 1, num_steps), *rest])
 
 
-def cut_windows(
-    rows_BL: AnyTokens, ends: Iterable[int], *, begin: int = 0
-) -> Iterator[tuple[AnyTokens, AnyTokens]]:
+def cut_windows(rows_BL: AnyTokens, bounds: Iterable[int]) -> Iterator[tuple[AnyTokens, AnyTokens]]:
     """Yield windows (x_BT, y_BT) of any lengths, as slices of rows; y is x shifted by one.
 
     Args:
         rows_BL: The result of `rows`, or of a backend's `to_device`.
-        ends: The position in the rows where each window ends, and the next one begins.
-        begin: The position where the first one begins.
+        bounds: The positions in the rows where a window ends and the next one begins, with the first one's
+            beginning and the last one's end.
     """
-    for end in ends:
+    for begin, end in itertools.pairwise(bounds):
         yield rows_BL[:, begin:end], rows_BL[:, begin + 1 : end + 1]
-        begin = end
 
 
 def count_windows(ids: NDArray[np.int32], *, batch_size: int, num_steps: int) -> int:

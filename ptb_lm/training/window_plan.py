@@ -44,8 +44,8 @@ class WindowPlan:
             train, batch_size=config.batch_size, num_steps=config.num_steps
         )
         self._targets = len(train) // config.batch_size - 1  # of a row
-        self._ends = lru_cache(maxsize=1)(self._compute_ends)
-        self._steps = cache(lambda epoch: len(self._ends(epoch)))
+        self._bounds = lru_cache(maxsize=1)(self._compute_bounds)
+        self._steps = cache(lambda epoch: len(self._bounds(epoch)) - 1)
 
     def windows(
         self, rows_BL: TokenArray, epoch: int, *, start: int = 0
@@ -57,8 +57,7 @@ class WindowPlan:
             epoch: Number of the epoch, from 0.
             start: Number of the first window, to go on where an earlier pass stopped.
         """
-        ends = self._ends(epoch)
-        return corpus.cut_windows(rows_BL, ends[start:], begin=ends[start - 1] if start else 0)
+        return corpus.cut_windows(rows_BL, self._bounds(epoch)[start:])
 
     def steps(self, epoch: int) -> int:
         """Return the training steps of an epoch, counted from 0."""
@@ -70,16 +69,16 @@ class WindowPlan:
 
     def tokens(self, epoch: int, steps: int) -> int:
         """Return the targets of the first steps of an epoch, in all rows of the batch."""
-        return self._config.batch_size * (self._ends(epoch)[steps - 1] if steps else 0)
+        return self._config.batch_size * self._bounds(epoch)[steps]
 
-    def _compute_ends(self, epoch: int) -> list[int]:
-        """Return the position in a row where each window ends; the next one begins there."""
+    def _compute_bounds(self, epoch: int) -> list[int]:
+        """Return the position in a row where each window begins, and where the last one ends."""
         num_steps = self._config.num_steps
         if not self._config.vary_num_steps:
-            return [(step + 1) * num_steps for step in range(self.usual_steps)]
-        rng, ends, end = np.random.default_rng((self._seed, epoch)), list[int](), 0
-        while not ends or self._targets - end >= SHORTEST_REST:
+            return [step * num_steps for step in range(self.usual_steps + 1)]
+        rng, bounds = np.random.default_rng((self._seed, epoch)), [0]
+        while len(bounds) == 1 or self._targets - bounds[-1] >= SHORTEST_REST:
             mean = num_steps / 2 if rng.random() < SHARE_OF_HALVES else num_steps
-            end = min(end + max(SHORTEST_WINDOW, int(rng.normal(mean, DEVIATION))), self._targets)
-            ends.append(end)
-        return ends
+            length = max(SHORTEST_WINDOW, int(rng.normal(mean, DEVIATION)))
+            bounds.append(min(bounds[-1] + length, self._targets))
+        return bounds

@@ -97,8 +97,8 @@ def life(built: Any) -> list[Any]:
     held, losses, saved = [], [], None
     for epoch in range(2):
         state = built.zero_state(3)
-        ends = [[4, 10, 15], [6, 11, 15]][epoch] if built.config.vary_num_steps else [5, 10, 15]
-        for step, (x_BT, y_BT) in enumerate(corpus.cut_windows(device_rows_BL, ends)):
+        bounds = [[0, 4, 10, 15], [0, 6, 11, 15]][epoch] if built.config.vary_num_steps else [0, 5, 10, 15]
+        for step, (x_BT, y_BT) in enumerate(corpus.cut_windows(device_rows_BL, bounds)):
             if (epoch, step) == (1, 1):
                 weights, arrays = saved
                 built.load_weights(weights)
