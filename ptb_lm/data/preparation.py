@@ -56,24 +56,17 @@ class Tokenizer:
         if self.tokenize not in TOKENIZERS:
             raise UserError(f"tokenize must be one of {', '.join(TOKENIZERS)}, not {self.tokenize!r}")
 
-    def words(self, text: str) -> list[str]:
-        """Return the words of a sentence; the ends of lines are white space.
-
-        Raises:
-            UserError: NLTK is needed, and is not installed.
-        """
-        return self._normalize(_word_splitter(self.tokenize)(text))
-
-    def line(self, text: str, *, begins: bool = True) -> list[str]:
+    def words(self, text: str, *, begins: bool = True) -> list[str]:
         """Return the words of a sentence, or, if it does not begin with them, of its rest.
 
-        Among characters the space before the rest is one of them.
+        The ends of lines are white space. Among characters the space before the rest is one of them.
 
         Raises:
             UserError: NLTK is needed, and is not installed.
         """
-        within = not begins and self.tokenize == "characters"
-        return self.prefix(text.rstrip(), begins=False) if within else self.words(text)
+        if self.tokenize == "characters" and not begins:
+            return self.prefix(text.rstrip(), begins=False)
+        return self._normalize(_word_splitter(self.tokenize)(text))
 
     def prefix(self, text: str, *, begins: bool = True) -> list[str]:
         """Return the words of a sentence that goes on after them.
@@ -114,7 +107,7 @@ class Tokenizer:
         tokens = list[str]()
         *lines, last = text.split("\n")
         for line in lines:
-            tokens += [*self.line(line, begins=begins), EOS]
+            tokens += [*self.words(line, begins=begins), EOS]
             begins = True
         return tokens + self.prefix(last, begins=begins)
 

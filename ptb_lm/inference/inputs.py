@@ -77,7 +77,7 @@ def encode(
         UserError: It is no string, or the vocabulary lacks a word and has no `<unk>`.
     """
     check_text(sentence, name="a sentence")
-    return _encode_words((*tokenizer.line(sentence, begins=begins), EOS), vocabulary)
+    return _encode_words((*tokenizer.words(sentence, begins=begins), EOS), vocabulary)
 
 
 def encode_prefix(
