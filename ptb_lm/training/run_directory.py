@@ -151,12 +151,10 @@ class RunDirectory:
     @_on_first
     def restore_metrics(self, rows: Sequence[JsonObject]) -> None:
         """Write metrics.jsonl if it is missing, is broken, or has other rows."""
-        try:
-            is_whole = self.read_metrics() == [*rows]
-        except UserError:
-            is_whole = False
-        if not is_whole:
-            self.write_metrics(rows)
+        with contextlib.suppress(UserError):
+            if self.read_metrics() == [*rows]:
+                return
+        self.write_metrics(rows)
 
     def read_metrics(self) -> list[JsonObject]:
         """Read metrics.jsonl: one row per epoch, at least one.
