@@ -98,7 +98,7 @@ def _described_parser() -> cli.Parser:
         ("--help-presets", help_tables.list_presets, "show the hyper-parameters of each preset"),
         ("--help-models", help_tables.list_models, "describe each model"),
     ):
-        parser.add_argument(flag, action=flags.ShowText, text=text, help=meaning)
+        parser.add_argument(flag, action=flags.ShowText, nargs=0, const=text, help=meaning)
     # No defaults here: a resumed run must know which flags were given.
     _add_data(parser.add_argument_group("data"))
     _add_model(parser.add_argument_group("model (a flag replaces the preset's value)"))

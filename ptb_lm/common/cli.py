@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import errno
+import functools
 import math
 import os
 import sys
@@ -46,9 +47,8 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, *, prog: str, description: str) -> None:
-        super().__init__(
-            prog=prog, description=description, allow_abbrev=False, formatter_class=flags.HelpFormatter
-        )
+        formatter = functools.partial(flags.HelpFormatter, max_help_position=flags.HELP_COLUMN)
+        super().__init__(prog=prog, description=description, allow_abbrev=False, formatter_class=formatter)
         # Path("") would be the current folder.
         self.register("type", Path, lambda value: Path(nonempty(value)))
         self._negative_number_matcher = flags.NEGATIVE_NUMBER  # argparse's own lacks -5e-05

@@ -4,7 +4,7 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from ptb_lm.common import streams
@@ -64,10 +64,7 @@ def command_words(field: str, value: Any) -> list[str]:
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """argparse's formatter with room for long flags. --flag and --no-flag are shown as --[no-]flag."""
-
-    def __init__(self, prog: str, indent_increment: int = 2, width: int | None = None) -> None:
-        super().__init__(prog, indent_increment, HELP_COLUMN, width)
+    """argparse's formatter without breaks in words. --flag and --no-flag are shown as --[no-]flag."""
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if isinstance(action, argparse.BooleanOptionalAction):
@@ -85,16 +82,11 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 class ShowText(argparse.Action):
-    """A flag that prints a text and ends the command, like --help."""
-
-    def __init__(self, option_strings: Sequence[str], *, text: Callable[[], str], **given: Any) -> None:
-        given |= {"dest": argparse.SUPPRESS, "default": argparse.SUPPRESS, "nargs": 0}
-        super().__init__(option_strings, **given)
-        self.text = text
+    """A flag that prints what its `const`, a function, returns, and ends the command, like --help."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
         """Print it."""
-        print("\n".join(streams.wrap(line, sys.stdout) for line in self.text().split("\n")))
+        print("\n".join(streams.wrap(line, sys.stdout) for line in self.const().split("\n")))
         parser.exit()
 
 
