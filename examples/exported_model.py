@@ -46,7 +46,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     except ImportError:
         raise UserError(f"onnxruntime is not installed; {how_to_install('export')}") from None
 
-    sentences = [line.rstrip("\r\n") for line in text_file.lines(arguments.sentences)]
+    sentences = [line.rstrip("\r\n") for line in text_file.lines(text_file.TextSlice(arguments.sentences))]
     # It splits the text as that of the training was split, and refuses a word that the model cannot read.
     model = ptb_lm.load(arguments.run)
     scores, ids = model.score(sentences), model.vocabulary.ids

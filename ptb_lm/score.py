@@ -9,7 +9,6 @@ from pathlib import Path
 from ptb_lm.common import cli, streams
 from ptb_lm.common.errors import LineError, UserError
 from ptb_lm.data import text_file
-from ptb_lm.data.reading_notes import ReadingNotes
 from ptb_lm.inference import loading
 from ptb_lm.training import run_flags
 
@@ -75,32 +74,33 @@ def _score(arguments: argparse.Namespace) -> int:
         raise UserError("--all, --score-weight, --lm-weight and --word-bonus need --n-best")
     if arguments.n_best and (arguments.per_word or arguments.carry_state or arguments.line_buffered):
         raise UserError("--n-best cannot be combined with --per-word, --carry-state or --line-buffered")
+    text = text_file.TextSlice(arguments.file, column=arguments.text_column)
     try:
-        sentences = _print_scores(arguments, weights)
+        sentences = _print_scores(arguments, text, weights)
     except LineError as error:
-        text = text_file.TextSlice(arguments.file, column=arguments.text_column)
         raise UserError(f"{text_file.locate(text, error.number)}: {error.problem}") from None
     for sentence in sentences:
         streams.print_to_stderr(f"{PROG}: {sentence}")
     return 0
 
 
-def _print_scores(arguments: argparse.Namespace, weights: Mapping[str, float]) -> list[str]:
+def _print_scores(
+    arguments: argparse.Namespace, text: text_file.TextSlice, weights: Mapping[str, float]
+) -> list[str]:
     """Print the scores; return sentences about them."""
     # These imports take long, so they wait until the flags are known to be right.
     from ptb_lm.inference import n_best
     from ptb_lm.inference.reader import CHUNK_SENTENCES
     from ptb_lm.inference.scoring import Unit, write_scores
 
-    model, notes = loading.load_from_flags(arguments), ReadingNotes()
-    lines = text_file.lines(arguments.file, arguments.text_column, notes=notes)
+    model, lines = loading.load_from_flags(arguments), text_file.lines(text)
     unit: Unit = "bits" if arguments.bits else "nats"
     as_json = arguments.format == "jsonl"
     computed = f"computed by {model.choice.framework} {model.choice.model} in {model.choice.precision}"
     if arguments.n_best:
         hypotheses = n_best.rescore(model, lines, unit=unit, **weights)
         sentence = n_best.write(sys.stdout, hypotheses, every=arguments.all, as_json=as_json)
-        return [sentence, *notes.sentences(), computed]
+        return [sentence, *text.notes.sentences(), computed]
     is_typed = arguments.file == text_file.STDIN and sys.stdin is not None and sys.stdin.isatty()
     ahead = CHUNK_SENTENCES
     if arguments.line_buffered or is_typed:
@@ -109,7 +109,7 @@ def _print_scores(arguments: argparse.Namespace, weights: Mapping[str, float]) -
             sys.stdout.reconfigure(line_buffering=True)
     scores = model.score_each(lines, unit=unit, carry_state=arguments.carry_state, ahead=ahead)
     summary = write_scores(sys.stdout, scores, unit=unit, per_word=arguments.per_word, as_json=as_json)
-    return [*summary, *notes.sentences(), READ[arguments.carry_state], computed]
+    return [*summary, *text.notes.sentences(), READ[arguments.carry_state], computed]
 
 
 def _finite(value: str) -> float:

@@ -6,7 +6,7 @@ Shapes: B = batch (rows), L = length of a row, T = time steps of a window.
 import hashlib
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -116,7 +116,7 @@ def load(
     found = splits.find(path, preparation, column)  # complains before 100 MB are read
     # A text that is split by words is read whole for each split; only the first reading is noted.
     slices = {
-        split: text_slice if text_slice.span and text_slice.span[0] else text_slice._replace(notes=notes)
+        split: text_slice if text_slice.span and text_slice.span[0] else replace(text_slice, notes=notes)
         for split, text_slice in found.items()
     }
     encoded: dict[str, Ids] = {}

@@ -4,6 +4,7 @@ import itertools
 import math
 import re
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -178,8 +179,8 @@ def _slices_of_file(whole: TextSlice, preparation: Preparation) -> dict[str, Tex
         )
     if by_words:
         spans = {"train": (0, train), "valid": (train, train + valid), "test": (train + valid, count)}
-        return {split: whole._replace(span=span) for split, span in spans.items()}
+        return {split: replace(whole, span=span) for split, span in spans.items()}
     # NumPy guarantees the raw stream of a bit generator, not that of permutation().
     order = np.argsort(np.random.PCG64(_SEED).random_raw(count), kind="stable").tolist()
     numbers = {"valid": order[:valid], "test": order[valid : valid + test], "train": order[valid + test :]}
-    return {split: whole._replace(blocks=LineBlocks(size, frozenset(numbers[split]))) for split in SPLITS}
+    return {split: replace(whole, blocks=LineBlocks(size, frozenset(numbers[split]))) for split in SPLITS}

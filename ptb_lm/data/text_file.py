@@ -11,6 +11,7 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -43,7 +44,8 @@ class LineBlocks(NamedTuple):
         return sorted(self.numbers)[block] * self.lines + within + 1
 
 
-class TextSlice(NamedTuple):
+@dataclass(frozen=True)
+class TextSlice:
     """A text, or some lines or words of it, and the tokenizer that finds its words.
 
     Attributes:
@@ -53,7 +55,7 @@ class TextSlice(NamedTuple):
         column: The column of a table; None: the one that has the text.
         shards: The files that follow the first.
         span: The first word that is read, and the one after the last; None: all.
-        notes: What reading the text adds to; None: nothing is noted.
+        notes: What reading the text adds to.
     """
 
     path: Path
@@ -62,7 +64,7 @@ class TextSlice(NamedTuple):
     column: str | None = None
     shards: tuple[Path, ...] = ()
     span: tuple[int, int] | None = None
-    notes: ReadingNotes | None = None
+    notes: ReadingNotes = field(default_factory=ReadingNotes)
 
 
 def locate(text_slice: TextSlice, number: int) -> str:
@@ -77,7 +79,7 @@ def locate(text_slice: TextSlice, number: int) -> str:
             return f"{display_name(text_slice.path)}, line {number} of its text"
         before = 0
         for path in (text_slice.path, *text_slice.shards):
-            for row, text in _rows(path, text_slice.column):
+            for row, text in _rows(path, text_slice.column, text_slice.notes):
                 before += text.count("\n")
                 if before >= number:
                     return f"{path}, {tables.row_location(path, row)}"
@@ -85,18 +87,13 @@ def locate(text_slice: TextSlice, number: int) -> str:
     return f"{display_name(text_slice.path)}{others}, line {number}"
 
 
-def lines(path: Path, column: str | None = None, *, notes: ReadingNotes | None = None) -> Iterator[str]:
+def lines(text_slice: TextSlice) -> Iterator[str]:
     """Return the lines of a text without their ends; some are in memory at a time.
-
-    Args:
-        path: The file.
-        column: The column, if it is a table; None: the one that has the text.
-        notes: What reading it adds to; None: nothing is noted.
 
     Raises:
         UserError: The file is missing, empty, binary or not UTF-8, or there is no such column.
     """
-    return _lines(text for _, text in chunks(TextSlice(path, column=column, notes=notes)))
+    return _lines(text for _, text in chunks(text_slice))
 
 
 def chunks(text_slice: TextSlice) -> Iterator[tuple[int, str]]:
@@ -115,8 +112,7 @@ def chunks(text_slice: TextSlice) -> Iterator[tuple[int, str]]:
     )
     selected = every if text_slice.blocks is None else _select(every, text_slice.blocks)
     for chunk in _cut(_refuse_empty(selected, text_slice.path), text_slice.tokenizer.last_cut):
-        if text_slice.notes is not None:
-            text_slice.notes.marks.update({mark: chunk.count(mark) for mark in MARKS})
+        text_slice.notes.marks.update({mark: chunk.count(mark) for mark in MARKS})
         yield line, chunk
         line += chunk.count("\n")
 
@@ -141,7 +137,7 @@ def display_name(path: Path) -> str:
     return "standard input" if path == STDIN else str(path)
 
 
-def _pieces(path: Path, column: str | None, notes: ReadingNotes | None = None) -> Iterator[str]:
+def _pieces(path: Path, column: str | None, notes: ReadingNotes) -> Iterator[str]:
     """Yield the text of a file in pieces; each line ends in a newline, the last one too."""
     if tables.format_of(path) in tables.TABLES:
         yield from tables.as_pieces(_rows(path, column, notes))
@@ -159,9 +155,8 @@ def _refuse_empty(pieces: Iterator[str], path: Path) -> Iterator[str]:
     yield from itertools.chain([first], pieces)
 
 
-def _rows(path: Path, column: str | None, notes: ReadingNotes | None = None) -> Iterator[tuple[int, str]]:
+def _rows(path: Path, column: str | None, notes: ReadingNotes) -> Iterator[tuple[int, str]]:
     """Yield the text of each row of a table after the row's number."""
-    notes = notes or ReadingNotes()
     if tables.format_of(path) in tables.BINARY:
         with _open(path) as file:
             yield from tables.texts(path, tables.binary_values(path, file, column, notes), notes)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from ptb_lm.common import cli, streams
 from ptb_lm.data import text_file
 from ptb_lm.data.corpus import Corpus
-from ptb_lm.data.reading_notes import ReadingNotes
 from ptb_lm.data.text import Ids, encode
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary
 from ptb_lm.training import run_data
@@ -48,10 +47,7 @@ def load(
         corpus = _data(run, vocabulary, arguments.data)
         return EvaluatedText(corpus.splits[arguments.split], arguments.split, arguments.split, "", corpus)
     data = _data(run, vocabulary, arguments.data) if needs_data else None
-    notes = ReadingNotes()
-    text_slice = text_file.TextSlice(
-        arguments.text, tokenizer=run.tokenizer, column=arguments.text_column, notes=notes
-    )
+    text_slice = text_file.TextSlice(arguments.text, tokenizer=run.tokenizer, column=arguments.text_column)
     ids, is_unknown = encode(text_slice, vocabulary)
     # What stands before the first word of a text, which is then scored too.
     ids = np.concatenate([[vocabulary.ids[EOS]], ids]).astype(np.int32)
@@ -61,7 +57,7 @@ def load(
         about_words = f"{unknown:,} of its words {verb} not in the vocabulary, and read as {UNK}"
     else:
         about_words = "the vocabulary has all of its words"
-    note = "\n".join([f"the text is one stream after {EOS}; {about_words}", *notes.sentences()])
+    note = "\n".join([f"the text is one stream after {EOS}; {about_words}", *text_slice.notes.sentences()])
     return EvaluatedText(ids, "test", name, note, data, is_unknown)
 
 

@@ -26,7 +26,7 @@ def test_ends_of_lines_are_those_of_python_s_text_files(
     for name, ends, size in (("lf.txt", "\n", 1 << 20), ("other.txt", end, chunk)):
         monkeypatch.setattr(text_file, "CHUNK_BYTES", size)
         (tmp_path / name).write_bytes(content.replace("\n", ends).encode())
-        assert list(text_file.lines(tmp_path / name)) == content.split("\n")
+        assert list(text_file.lines(text_file.TextSlice(tmp_path / name))) == content.split("\n")
         digests.add(corpus.load(tmp_path / name, preparation).sha256)
     assert len(digests) == 1
 
@@ -53,7 +53,10 @@ def test_the_lines_of_one_file_have_that_note_too(tmp_path: Path) -> None:
     """As score reads it."""
     (tmp_path / "text").write_text("a\u2028b\x85c\nd \x0ce")
     notes = ReadingNotes()
-    assert list(text_file.lines(tmp_path / "text", notes=notes)) == ["a\u2028b\x85c", "d \x0ce"]
+    assert list(text_file.lines(text_file.TextSlice(tmp_path / "text", notes=notes))) == [
+        "a\u2028b\x85c",
+        "d \x0ce",
+    ]
     (note,) = notes.sentences()
     assert "1 U+2028 and 1 NEL and 1 form feed" in note
 

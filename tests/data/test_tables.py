@@ -62,7 +62,7 @@ def test_every_format_has_the_same_lines(kind: str, packing: str, tmp_path: Path
         content = table(kind, {"id": [3, 1, 4, 1, 5], "text": LINES, "source": ["x"] * 5})
     path = tmp_path / f"corpus{kind}{packing}"
     path.write_bytes(PACKED[packing](content))
-    assert list(text_file.lines(path)) == LINES
+    assert list(text_file.lines(TextSlice(path))) == LINES
     assert sum(chunk.count("\n") for _, chunk in text_file.chunks(TextSlice(path))) == len(LINES)
 
 
@@ -70,7 +70,7 @@ def test_every_format_has_the_same_lines(kind: str, packing: str, tmp_path: Path
 def test_newlines_within_a_row_are_ends_of_lines(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"corpus{kind}"
     path.write_bytes(table(kind, {"body": ["a b\nc\r\nd\n", "e\rf", "\n", "g"]}))
-    assert list(text_file.lines(path)) == ["a b", "c", "d", "e", "f", "", "g"]
+    assert list(text_file.lines(TextSlice(path))) == ["a b", "c", "d", "e", "f", "", "g"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_an_empty_text_is_an_empty_line_and_a_missing_one_is_none(
 ) -> None:
     path, notes = tmp_path / name, ReadingNotes()
     path.write_text(content)
-    assert list(text_file.lines(path, notes=notes)) == ["a", "", "b"]
+    assert list(text_file.lines(TextSlice(path, notes=notes))) == ["a", "", "b"]
     assert notes.nulls == {path: 1}
 
 
@@ -109,7 +109,7 @@ def test_rows_without_a_text_are_counted_once(tmp_path: Path) -> None:
 def test_a_tsv_of_one_column_may_have_commas(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("sentence, of a court\nthe judge, who sues\na; b\n")
-    assert list(text_file.lines(path)) == ["the judge, who sues", "a; b"]
+    assert list(text_file.lines(TextSlice(path))) == ["the judge, who sues", "a; b"]
 
 
 ERRORS = {
@@ -172,10 +172,10 @@ def test_a_column_is_chosen_or_asked_for(
     path = tmp_path / "corpus.jsonl"
     path.write_text("{}\n" + json.dumps(row) + "\n\n" + json.dumps(dict.fromkeys(row)) + "\n")
     if " " not in expected or expected.startswith("of "):
-        assert list(text_file.lines(path, wanted)) == [expected]
+        assert list(text_file.lines(TextSlice(path, column=wanted))) == [expected]
         return
     with pytest.raises(UserError, match=expected):
-        list(text_file.lines(path, wanted))
+        list(text_file.lines(TextSlice(path, column=wanted)))
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_column_of_an_unusual_name_is_told_once(
 def test_a_name_of_two_columns_names_no_text(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,text,text\n1,a,b\n")
     with pytest.raises(UserError, match=r"line 2: \['a', 'b'\] is not text; choose another"):
-        list(text_file.lines(tmp_path / "a.csv", "text"))
+        list(text_file.lines(TextSlice(tmp_path / "a.csv", column="text")))
 
 
 @pytest.mark.parametrize("kind", [".csv", ".tsv"])
@@ -217,7 +217,7 @@ def test_columns_are_named_in_the_first_line(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"a{kind}"
     path.write_text("\nid;text\n1;hello there\n")
     with pytest.raises(UserError, match="line 1: it is empty"):
-        list(text_file.lines(path))
+        list(text_file.lines(TextSlice(path)))
 
 
 @pytest.mark.parametrize("first", ["1984", "nan", ""])
@@ -225,7 +225,7 @@ def test_columns_are_named_in_the_first_line(kind: str, tmp_path: Path) -> None:
 def test_a_text_may_begin_with_a_number(kind: str, first: str, tmp_path: Path) -> None:
     path, lines = tmp_path / f"corpus{kind}", [first, "a b"]
     path.write_bytes(table(kind, {"text": lines, "label": ["good", "bad"]}))
-    assert list(text_file.lines(path)) == lines
+    assert list(text_file.lines(TextSlice(path))) == lines
 
 
 def test_a_parquet_column_of_other_text_is_found(tmp_path: Path) -> None:
@@ -239,12 +239,12 @@ def test_a_parquet_column_of_other_text_is_found(tmp_path: Path) -> None:
         parquet.write_table(
             pa.table({"n": [*range(len(column))], "body": column}), tmp_path / f"{number}.parquet"
         )
-    assert list(text_file.lines(tmp_path / "0.parquet")) == ["a b", "c", "a b"]
-    assert list(text_file.lines(tmp_path / "1.parquet")) == ["d"] * 3
+    assert list(text_file.lines(TextSlice(tmp_path / "0.parquet"))) == ["a b", "c", "a b"]
+    assert list(text_file.lines(TextSlice(tmp_path / "1.parquet"))) == ["d"] * 3
     parquet.write_table(pa.Table.from_arrays(columns, names=["text"] * 2), tmp_path / "3.parquet")
     for number, problem in ((2, "0xe9"), (3, "2 times")):
         with pytest.raises(UserError, match=f"{number}.parquet is damaged, or .*{problem}"):
-            list(text_file.lines(tmp_path / f"{number}.parquet"))
+            list(text_file.lines(TextSlice(tmp_path / f"{number}.parquet")))
 
 
 @pytest.mark.parametrize(
@@ -282,27 +282,27 @@ def test_a_broken_or_misnamed_table_is_refused(
     monkeypatch.setattr(text_file, "CHUNK_BYTES", chunk)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=problem):
-        list(text_file.lines(tmp_path / name))
+        list(text_file.lines(TextSlice(tmp_path / name)))
 
 
 def test_json_objects_from_a_pipe_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b'{"a": 1}\n')))
     with pytest.raises(UserError, match=r"standard input .*JSON object"):
-        list(text_file.lines(text_file.STDIN))
+        list(text_file.lines(TextSlice(text_file.STDIN)))
 
 
 def test_text_that_only_looks_like_json_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     for content in ('{"a": 1}\nand a word\n', "{ a }\n", "{" * 100_000 + "\n"):
         path.write_text(content)
-        assert list(text_file.lines(path)) == content.splitlines()
+        assert list(text_file.lines(TextSlice(path))) == content.splitlines()
     with pytest.raises(UserError, match=r"plain text, .*--text-column"):
-        list(text_file.lines(path, "a"))
+        list(text_file.lines(TextSlice(path, column="a")))
 
 
 def test_half_a_surrogate_pair_becomes_a_character(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a \\ud83d b"}\n')
-    assert list(text_file.lines(tmp_path / "a.jsonl")) == ["a \ufffd b"]
+    assert list(text_file.lines(TextSlice(tmp_path / "a.jsonl"))) == ["a \ufffd b"]
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.txt.zst", "hf:some/data"])
@@ -407,7 +407,7 @@ def test_a_pipe_or_folder_with_the_name_of_a_split_is_named(
 
 @pytest.mark.parametrize("url", ["https://example.com/x.txt", "http://localhost:80/a/b", "s3://bucket/c.d"])
 def test_a_url_is_called_a_url(url: str) -> None:
-    for read in (corpus.load, lambda url: list(text_file.lines(Path(url)))):
+    for read in (corpus.load, lambda url: list(text_file.lines(TextSlice(Path(url))))):
         with pytest.raises(UserError, match=rf"^{url} is a URL"):
             read(url)
 

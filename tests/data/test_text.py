@@ -117,7 +117,7 @@ def test_lines_and_chunks_name_the_same_byte(content: bytes, where: str, tmp_pat
     path = write(tmp_path, content)
     for read in (
         lambda path: list(text_file.chunks(TextSlice(path))),
-        lambda path: list(text_file.lines(path)),
+        lambda path: list(text_file.lines(TextSlice(path))),
     ):
         with pytest.raises(UserError, match=f"{path}, {where}"):
             read(path)
