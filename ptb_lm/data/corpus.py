@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import penn_treebank_folder, working_folder
-from ptb_lm.data import SPLITS as SPLITS
-from ptb_lm.data import splits, synthetic, text
+from ptb_lm.data import SPLITS, splits, synthetic, text
 from ptb_lm.data.preparation import PTB, Preparation
 from ptb_lm.data.reading_notes import ReadingNotes
 from ptb_lm.data.text import Ids

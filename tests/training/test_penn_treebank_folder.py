@@ -9,7 +9,7 @@ import runs
 
 from ptb_lm import evaluate, train
 from ptb_lm.comparison import runs as comparison_runs
-from ptb_lm.data import corpus
+from ptb_lm.data import SPLITS, corpus
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.training import run_data
 from ptb_lm.training.run_directory import RunDirectory
@@ -26,7 +26,7 @@ def folder(small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Penn Treebank's folder, with other text."""
     folder = tmp_path / "treebank"
     folder.mkdir()
-    for split in corpus.SPLITS:
+    for split in SPLITS:
         shutil.copy(small_corpus / f"{split}.txt", folder / f"ptb.{split}.txt")
     monkeypatch.setenv("PTB_LM_DATA", str(folder))
     return folder
@@ -157,7 +157,7 @@ def test_seeds_on_penn_treebank_by_its_path_and_by_its_name_are_one_family(
 def test_a_column_is_read_and_read_again_only_for_other_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for split in corpus.SPLITS:
+    for split in SPLITS:
         (tmp_path / f"{split}.jsonl").write_text(json.dumps({"body": "a b", "summary": "c"}) + "\n")
     monkeypatch.setenv("PTB_LM_DATA", str(tmp_path))
     run = new_config({"data": "ptb", "text_column": "body"})
