@@ -35,7 +35,9 @@ def _parser() -> cli.Parser:
     return parser
 
 
-def _compare(arguments: argparse.Namespace) -> int:
+@cli.command(PROG, _parser)
+def main(arguments: argparse.Namespace) -> None:
+    """Show the runs."""
     picture: Path | None = arguments.picture
     if picture is not None:
         plots.check_picture(picture)
@@ -51,10 +53,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     print("\n".join(map(streams.escape_for, text.split("\n"))), end="")
     if picture is not None:
         streams.print_to_stderr(f"{PROG}: wrote {picture}")
-    return 0
 
-
-main = cli.command(PROG, _parser, _compare)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -29,7 +29,9 @@ def _parser() -> cli.Parser:
     return parser
 
 
-def _download(arguments: argparse.Namespace) -> int:
+@cli.command(PROG, _parser)
+def main(arguments: argparse.Namespace) -> None:
+    """Download what is not there yet."""
     # Imported here, because an HTTP client takes longer to import than --help should.
     from ptb_lm.data.penn_treebank import DIGESTS, MIRRORS, fetch
 
@@ -41,10 +43,7 @@ def _download(arguments: argparse.Namespace) -> int:
     cli.print_line(
         f"{done} {arguments.to}, verified. Derived from LDC99T42: for research use; do not redistribute."
     )
-    return 0
 
-
-main = cli.command(PROG, _parser, _download)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -57,7 +57,9 @@ def _parser() -> cli.Parser:
     return parser
 
 
-def _export(arguments: argparse.Namespace) -> int:
+@cli.command(PROG, _parser)
+def main(arguments: argparse.Namespace) -> None:
+    """Write the model."""
     if arguments.format == "onnx" and importlib.util.find_spec("onnx") is None:
         raise UserError(f"the package onnx is not installed; {how_to_install('export')}")
     if arguments.format == "torchscript" and arguments.steps is not None:
@@ -81,7 +83,6 @@ def _export(arguments: argparse.Namespace) -> int:
         f"wrote {arguments.out}: {FORMATS[arguments.format]}; words [batch, {time}], {state} [{len(units)}, "
         f"batch, {max(units)}] -> logits [batch, {time}, {size}], {state}{wider}"
     )
-    return 0
 
 
 def write_model(
@@ -126,8 +127,6 @@ def write_model(
     atomic_write(path, torch_module.to_program(module, words, steps=steps or 1))
     return steps or 1
 
-
-main = cli.command(PROG, _parser, _export)
 
 if __name__ == "__main__":
     sys.exit(main())

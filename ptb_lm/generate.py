@@ -64,7 +64,9 @@ def _parser() -> cli.Parser:
     return parser
 
 
-def _generate(arguments: argparse.Namespace) -> int:
+@cli.command(PROG, _parser)
+def main(arguments: argparse.Namespace) -> None:
+    """Print the texts."""
     idle = [name for name in ("top_k", "top_p", "seed") if getattr(arguments, name) is not None]
     if arguments.temperature == 0 and idle:
         raise UserError(f"{flags.flag_list(idle)} would change nothing with --temperature 0")
@@ -89,7 +91,6 @@ def _generate(arguments: argparse.Namespace) -> int:
         else:
             print()
         _print(arguments.prompt, words, model.tokenizer)
-    return 0
 
 
 def _print(prompt: str, words: Iterable[str], tokenizer: "Tokenizer") -> None:
@@ -101,8 +102,6 @@ def _print(prompt: str, words: Iterable[str], tokenizer: "Tokenizer") -> None:
     if piece != "\n":
         print(flush=True)
 
-
-main = cli.command(PROG, _parser, _generate)
 
 if __name__ == "__main__":
     sys.exit(main())

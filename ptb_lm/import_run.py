@@ -37,7 +37,9 @@ def _parser() -> cli.Parser:
     return parser
 
 
-def _import(arguments: argparse.Namespace) -> int:
+@cli.command(PROG, _parser)
+def main(arguments: argparse.Namespace) -> None:
+    """Make the run directory."""
     # Imported here, because it imports torch, which takes longer than --help should take.
     from ptb_lm.inference.importing import import_run
 
@@ -52,10 +54,7 @@ def _import(arguments: argparse.Namespace) -> int:
             ]
         )
     )
-    return 0
 
-
-main = cli.command(PROG, _parser, _import)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -45,7 +45,9 @@ def _parser() -> cli.Parser:
     return parser
 
 
-def _neighbours(arguments: argparse.Namespace) -> int:
+@cli.command(PROG, _parser)
+def main(arguments: argparse.Namespace) -> None:
+    """Print or draw similar words."""
     if not (arguments.word or arguments.picture or arguments.projector):
         raise UserError("there is nothing to do: give a WORD, --picture FILE or --projector DIR")
     if arguments.k is not None and not arguments.word:
@@ -74,10 +76,7 @@ def _neighbours(arguments: argparse.Namespace) -> int:
     if folder is not None:
         neighbours.write_projector(model.embeddings, model.vocabulary, folder, overwrite=arguments.overwrite)
         streams.print_to_stderr(f"{PROG}: tensorboard --logdir {shlex.quote(str(folder))} shows the words")
-    return 0
 
-
-main = cli.command(PROG, _parser, _neighbours)
 
 if __name__ == "__main__":
     sys.exit(main())

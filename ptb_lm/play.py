@@ -29,7 +29,9 @@ def _parser() -> cli.Parser:
     return parser
 
 
-def _play(arguments: argparse.Namespace) -> int:
+@cli.command(PROG, _parser)
+def main(arguments: argparse.Namespace) -> None:
+    """Serve the page until a signal comes."""
     if arguments.port > LAST_PORT:
         raise UserError(f"--port must be at most {LAST_PORT}, not {arguments.port}")
     # Imported here, because what it imports takes longer than --help should take.
@@ -43,10 +45,7 @@ def _play(arguments: argparse.Namespace) -> int:
         except signals.StopSignal as stop:
             if stop.exit_status != cli.EXIT_INTERRUPTED:
                 raise
-    return 0
 
-
-main = cli.command(PROG, _parser, _play)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -26,17 +26,16 @@ def _parser() -> cli.Parser:
     return parser
 
 
-def _predict(arguments: argparse.Namespace) -> int:
+@cli.command(PROG, _parser)
+def main(arguments: argparse.Namespace) -> None:
+    """Print the predictions."""
     model = loading.load_from_flags(arguments)
     prefix = " ".join(arguments.prefix)
     predictions = model.predict(prefix, arguments.k)
     loading.warn_of_unknown_words(PROG, model, prefix)
     for word, probability in predictions:
         print(f"{probability:.6f}\t{streams.escape_for(word)}")
-    return 0
 
-
-main = cli.command(PROG, _parser, _predict)
 
 if __name__ == "__main__":
     sys.exit(main())

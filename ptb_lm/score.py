@@ -64,7 +64,9 @@ def _parser() -> cli.Parser:
     return parser
 
 
-def _score(arguments: argparse.Namespace) -> int:
+@cli.command(PROG, _parser)
+def main(arguments: argparse.Namespace) -> None:
+    """Print the scores, and sentences about them."""
     weights = {
         name: value
         for name in ("score_weight", "lm_weight", "word_bonus")
@@ -81,7 +83,6 @@ def _score(arguments: argparse.Namespace) -> int:
         raise UserError(f"{text_file.locate(text, error.number)}: {error.problem}") from None
     for sentence in sentences:
         streams.print_to_stderr(f"{PROG}: {sentence}")
-    return 0
 
 
 def _print_scores(
@@ -118,8 +119,6 @@ def _finite(value: str) -> float:
         raise argparse.ArgumentTypeError(f"must be a finite number, not {value!r}")
     return number
 
-
-main = cli.command(PROG, _parser, _score)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -216,21 +216,30 @@ def progress_bar(total: int | None, description: str = "", *, unit: str = "step"
 
 
 def command(
-    name: str, make_parser: Callable[[], Parser], body: Callable[[argparse.Namespace], int]
-) -> Callable[..., int]:
-    """Return the `main` of a command.
+    name: str, make_parser: Callable[[], Parser]
+) -> Callable[[Callable[[argparse.Namespace], None]], Callable[..., int]]:
+    """Return the decorator that makes the `main` of a command of a function, which does its work.
+
+    The function takes the flags. If it returns, the exit status is 0.
 
     Args:
         name: The command as the user types it.
         make_parser: Function that returns the parser of its flags.
-        body: The command; takes the flags, and returns the exit status.
     """
 
-    def main(argv: Sequence[str] | None = None) -> int:
-        """Run the command; return its exit status."""
-        return run(name, lambda: body(make_parser().parse_args(argv)))
+    def decorate(work: Callable[[argparse.Namespace], None]) -> Callable[..., int]:
+        def main(argv: Sequence[str] | None = None) -> int:
+            """Run the command; return its exit status."""
 
-    return main
+            def body() -> int:
+                work(make_parser().parse_args(argv))
+                return 0
+
+            return run(name, body)
+
+        return main
+
+    return decorate
 
 
 def run(name: str, body: Callable[[], int]) -> int:
