@@ -11,12 +11,7 @@ PROG = cli.command_name("compare")
 FORMATS = ("markdown", "csv", "page")
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(
-        prog=PROG,
-        description="Compare the results and settings of runs, or show one run. Runs that differ only in the "
-        "seed share a row with mean and standard deviation.",
-    )
+def _add_flags(parser: cli.Parser) -> None:
     parser.add_argument(
         "runs",
         nargs="+",
@@ -32,10 +27,14 @@ def _parser() -> cli.Parser:
         metavar="FILE",
         help="also draw the curves into FILE, which ends in .svg or .png",
     )
-    return parser
 
 
-@cli.command(PROG, _parser)
+@cli.command(
+    PROG,
+    "Compare the results and settings of runs, or show one run. Runs that differ only in the "
+    "seed share a row with mean and standard deviation.",
+    _add_flags,
+)
 def main(arguments: argparse.Namespace) -> None:
     """Show the runs."""
     picture: Path | None = arguments.picture

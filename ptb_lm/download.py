@@ -10,8 +10,7 @@ from ptb_lm.common.files import penn_treebank_folder
 PROG = cli.command_name("download")
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog=PROG, description="Download Penn Treebank and verify it.")
+def _add_flags(parser: cli.Parser) -> None:
     parser.add_argument(
         "--to",
         type=Path,
@@ -26,10 +25,9 @@ def _parser() -> cli.Parser:
         help="the folders or .tgz archives to try, in this order",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace files that have other content")
-    return parser
 
 
-@cli.command(PROG, _parser)
+@cli.command(PROG, "Download Penn Treebank and verify it.", _add_flags)
 def main(arguments: argparse.Namespace) -> None:
     """Download what is not there yet."""
     # Imported here, because an HTTP client takes longer to import than --help should.

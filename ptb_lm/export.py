@@ -31,8 +31,7 @@ EPILOG = (
 )
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog=PROG, description="Write a trained model, in float32, for other programs.")
+def _add_flags(parser: cli.Parser) -> None:
     parser.epilog = EPILOG
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory, of either framework, or demo")
     parser.add_argument(
@@ -54,10 +53,9 @@ def _parser() -> cli.Parser:
         metavar="N",
         help="fix the length of the axis time (default: any length; 1 for torch-export)",
     )
-    return parser
 
 
-@cli.command(PROG, _parser)
+@cli.command(PROG, "Write a trained model, in float32, for other programs.", _add_flags)
 def main(arguments: argparse.Namespace) -> None:
     """Write the model."""
     if arguments.format == "onnx" and importlib.util.find_spec("onnx") is None:

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 PROG = cli.command_name("generate")
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(
-        prog=PROG, description="Generate text word by word. It begins after an <eos> and the prompt."
-    )
+def _add_flags(parser: cli.Parser) -> None:
     loading.add_run(parser)
     parser.add_argument(
         "--prompt",
@@ -61,10 +58,9 @@ def _parser() -> cli.Parser:
         metavar="N",
         help="number of texts, with an empty line between them (default: 1)",
     )
-    return parser
 
 
-@cli.command(PROG, _parser)
+@cli.command(PROG, "Generate text word by word. It begins after an <eos> and the prompt.", _add_flags)
 def main(arguments: argparse.Namespace) -> None:
     """Print the texts."""
     idle = [name for name in ("top_k", "top_p", "seed") if getattr(arguments, name) is not None]

@@ -10,13 +10,7 @@ from ptb_lm.common import cli
 PROG = cli.command_name("import")
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(
-        prog=PROG,
-        description="Make a run directory of a model that another program trained: an embedding, LSTM or GRU "
-        "layers and a softmax, of torch (word_language_model of its examples, AWD-LSTM, modules of your own) "
-        "or of Keras. docs/weights.md describes what is recognized.",
-    )
+def _add_flags(parser: cli.Parser) -> None:
     parser.add_argument(
         "source",
         type=Path,
@@ -34,10 +28,15 @@ def _parser() -> cli.Parser:
         "--run-dir", type=Path, metavar="DIR", help="the folder to make (default: in checkpoints/)"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
-    return parser
 
 
-@cli.command(PROG, _parser)
+@cli.command(
+    PROG,
+    "Make a run directory of a model that another program trained: an embedding, LSTM or GRU "
+    "layers and a softmax, of torch (word_language_model of its examples, AWD-LSTM, modules of your own) "
+    "or of Keras. docs/weights.md describes what is recognized.",
+    _add_flags,
+)
 def main(arguments: argparse.Namespace) -> None:
     """Make the run directory."""
     # Imported here, because it imports torch, which takes longer than --help should take.

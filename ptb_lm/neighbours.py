@@ -13,11 +13,7 @@ PROG = cli.command_name("neighbours")
 WORDS, METHOD = 300, "tsne"  # of a map
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(
-        prog=PROG,
-        description="Print the words whose embeddings are most similar to a word's, by cosine similarity.",
-    )
+def _add_flags(parser: cli.Parser) -> None:
     loading.add_run(parser)
     add = parser.add_argument
     add("word", nargs="?", metavar="WORD", help="a word of the vocabulary")
@@ -42,10 +38,11 @@ def _parser() -> cli.Parser:
     )
     add("--method", choices=("pca", "tsne"), help=f"method to draw the map (default: {METHOD})")
     add("--projector", type=Path, metavar="DIR", help="write the files for TensorBoard's projector")
-    return parser
 
 
-@cli.command(PROG, _parser)
+@cli.command(
+    PROG, "Print the words whose embeddings are most similar to a word's, by cosine similarity.", _add_flags
+)
 def main(arguments: argparse.Namespace) -> None:
     """Print or draw similar words."""
     if not (arguments.word or arguments.picture or arguments.projector):

@@ -12,12 +12,7 @@ PORT = 8000
 LAST_PORT = 65535
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(
-        prog=PROG,
-        description="Serve a web page to this machine only. It colours each word of a text by its surprisal, "
-        "and continues a prompt. Ctrl-C ends it.",
-    )
+def _add_flags(parser: cli.Parser) -> None:
     loading.add_run(parser)
     parser.add_argument(
         "--port",
@@ -26,10 +21,14 @@ def _parser() -> cli.Parser:
         metavar="N",
         help=f"0: any free port (default: {PORT})",
     )
-    return parser
 
 
-@cli.command(PROG, _parser)
+@cli.command(
+    PROG,
+    "Serve a web page to this machine only. It colours each word of a text by its surprisal, "
+    "and continues a prompt. Ctrl-C ends it.",
+    _add_flags,
+)
 def main(arguments: argparse.Namespace) -> None:
     """Serve the page until a signal comes."""
     if arguments.port > LAST_PORT:

@@ -9,10 +9,7 @@ from ptb_lm.inference import loading
 PROG = cli.command_name("predict")
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(
-        prog=PROG, description="Print the most likely next words after the first words of a sentence."
-    )
+def _add_flags(parser: cli.Parser) -> None:
     loading.add_run(parser)
     parser.add_argument(
         "prefix", nargs="*", metavar="WORD", help="the first words (default: none, the sentence begins)"
@@ -23,10 +20,9 @@ def _parser() -> cli.Parser:
         metavar="K",
         help="number of words to print (default: 5, or all if there are fewer)",
     )
-    return parser
 
 
-@cli.command(PROG, _parser)
+@cli.command(PROG, "Print the most likely next words after the first words of a sentence.", _add_flags)
 def main(arguments: argparse.Namespace) -> None:
     """Print the predictions."""
     model = loading.load_from_flags(arguments)

@@ -22,12 +22,7 @@ READ = {
 }
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(
-        prog=PROG,
-        description="Print the log-probability of each sentence, one per line. It covers the words and the "
-        "<eos> at the end, and the model starts after an <eos>. The text's perplexity goes to stderr.",
-    )
+def _add_flags(parser: cli.Parser) -> None:
     loading.add_run(parser)
     add = parser.add_argument
     add("file", type=Path, nargs="?", default=Path("-"), metavar="FILE", help="default: - (standard input)")
@@ -61,10 +56,14 @@ def _parser() -> cli.Parser:
         ("--word-bonus", "added to the total for each word (default: 0)"),
     ):
         lists.add_argument(flag, type=_finite, metavar="W", help=text)
-    return parser
 
 
-@cli.command(PROG, _parser)
+@cli.command(
+    PROG,
+    "Print the log-probability of each sentence, one per line. It covers the words and the "
+    "<eos> at the end, and the model starts after an <eos>. The text's perplexity goes to stderr.",
+    _add_flags,
+)
 def main(arguments: argparse.Namespace) -> None:
     """Print the scores, and sentences about them."""
     weights = {

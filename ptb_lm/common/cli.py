@@ -216,15 +216,16 @@ def progress_bar(total: int | None, description: str = "", *, unit: str = "step"
 
 
 def command(
-    name: str, make_parser: Callable[[], Parser]
+    name: str, description: str, add_flags: Callable[[Parser], None]
 ) -> Callable[[Callable[[argparse.Namespace], None]], Callable[..., int]]:
     """Return the decorator that makes the `main` of a command of a function, which does its work.
 
-    The function takes the flags. If it returns, the exit status is 0.
+    The function takes the values of the flags. If it returns, the exit status is 0.
 
     Args:
         name: The command as the user types it.
-        make_parser: Function that returns the parser of its flags.
+        description: What it does, for --help.
+        add_flags: Function that adds the flags to a parser.
     """
 
     def decorate(work: Callable[[argparse.Namespace], None]) -> Callable[..., int]:
@@ -232,7 +233,9 @@ def command(
             """Run the command; return its exit status."""
 
             def body() -> int:
-                work(make_parser().parse_args(argv))
+                parser = Parser(prog=name, description=description)
+                add_flags(parser)
+                work(parser.parse_args(argv))
                 return 0
 
             return run(name, body)
