@@ -3,19 +3,16 @@
 import argparse
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError, how_to_install
 from ptb_lm.common.files import atomic_write
+from ptb_lm.model.backend import Arrays
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.config import Config
 from ptb_lm.model.hyperparameter import LARGEST
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 PROG = cli.command_name("export")
 FORMATS = {"onnx": "ONNX, opset 17", "torchscript": "TorchScript", "torch-export": "a torch.export program"}
@@ -87,7 +84,7 @@ def write_model(
     path: Path,
     format_name: str,
     config: Config,
-    weights: "Mapping[str, NDArray[Any]]",
+    weights: Arrays,
     words: Sequence[str],
     *,
     steps: int | None,

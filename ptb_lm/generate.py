@@ -3,15 +3,12 @@
 import argparse
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from ptb_lm.common import cli, flags, streams
 from ptb_lm.common.errors import UserError
+from ptb_lm.data.preparation import Tokenizer
 from ptb_lm.data.vocabulary import UNK
 from ptb_lm.inference import loading
-
-if TYPE_CHECKING:
-    from ptb_lm.data.preparation import Tokenizer
 
 PROG = cli.command_name("generate")
 
@@ -89,7 +86,7 @@ def main(arguments: argparse.Namespace) -> None:
         _print(arguments.prompt, words, model.tokenizer)
 
 
-def _print(prompt: str, words: Iterable[str], tokenizer: "Tokenizer") -> None:
+def _print(prompt: str, words: Iterable[str], tokenizer: Tokenizer) -> None:
     """Print a text as it comes, a sentence a line."""
     print("\n".join(map(streams.escape_for, prompt.split("\n"))), end="", flush=True)
     piece = ""
