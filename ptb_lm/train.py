@@ -100,15 +100,14 @@ def _described_parser() -> cli.Parser:
     ):
         parser.add_argument(flag, action=flags.ShowText, nargs=0, const=text, help=meaning)
     # No defaults here: a resumed run must know which flags were given.
-    _add_data(parser.add_argument_group("data"))
-    _add_model(parser.add_argument_group("model (a flag replaces the preset's value)"))
-    _add_training(parser.add_argument_group("training (a flag replaces the preset's value)"))
-    _add_run(parser.add_argument_group("run"))
-    _add_speed(
-        parser.add_argument_group(
-            "speed (same network; --precision changes rounding, --devices dropout masks)"
-        )
-    )
+    for title, add_flags in (
+        ("data", _add_data),
+        ("model (a flag replaces the preset's value)", _add_model),
+        ("training (a flag replaces the preset's value)", _add_training),
+        ("run", _add_run),
+        ("speed (same network; --precision changes rounding, --devices dropout masks)", _add_speed),
+    ):
+        add_flags(parser.add_argument_group(title))
     return parser
 
 
