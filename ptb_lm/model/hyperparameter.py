@@ -4,10 +4,9 @@ import argparse
 import contextlib
 import functools
 import math
-import typing
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, get_args
 
 from typing_extensions import override
 
@@ -154,7 +153,7 @@ def hyperparameters(config: type) -> tuple[Hyperparameter, ...]:
     """Return the hyper-parameters of a configuration's class, in the order of its fields."""
     found = []
     for each in fields(config):
-        element_types = typing.get_args(each.type)  # of tuple[int, ...]
+        element_types = get_args(each.type)  # of tuple[int, ...]
         kind: Any = element_types[0] if element_types else each.type
         found.append(
             Hyperparameter(name=each.name, kind=kind, is_sequence=bool(element_types), **each.metadata)
