@@ -94,8 +94,6 @@ class Checkpoints:
         averages = self.averages.export(progress)
         if self._best is not None:
             best = {"epoch": progress.best_epoch, "valid_perplexity": progress.best_perplexity}
-            # A result that was reported before the run went on is not true of these weights.
-            self.directory.remove_result()
             self.directory.write_weights(self._best, self.run, self.corpus.vocabulary, best=best)
             self._best = None
         progress = msgspec.structs.replace(progress, run_seconds=run_seconds)

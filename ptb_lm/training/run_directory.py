@@ -207,11 +207,6 @@ class RunDirectory:
         return {} if epochs > result.get("epochs", 0) else result
 
     @_on_first
-    def remove_result(self) -> None:
-        """Remove result.json, because it is out of date."""
-        self.result_path.unlink(missing_ok=True)
-
-    @_on_first
     def read_weights(self, run: RunConfig, vocabulary: Vocabulary) -> Arrays:
         """Read the best weights and check that they belong to this run, its model and its vocabulary.
 
@@ -277,6 +272,8 @@ class RunDirectory:
     ) -> None:
         """Write the best weights in float32, with the metadata for `read_weights` and `read_best`.
 
+        A result that was reported before the run went on is removed: it is not true of these weights.
+
         Args:
             weights: Canonical parameters.
             run: The run's configuration.
@@ -289,6 +286,7 @@ class RunDirectory:
             **({"best": best} if best else {}),
         }
         singles = {name: array.astype(np.float32) for name, array in weights.items()}
+        self.result_path.unlink(missing_ok=True)
         tensors.save(self.weights_path, singles, metadata)
 
     @_on_first

@@ -190,7 +190,7 @@ def test_a_last_line_that_is_missing_is_noticed_beside_the_result(directory: Run
     directory.write_metrics(ROWS[:1])
     with pytest.raises(UserError, match=f"^{directory.metrics_path} .*epoch 2, .*{directory.result_path}$"):
         results.read_run(directory.path)
-    directory.remove_result()  # of a run that has not ended, the epochs so far
+    directory.result_path.unlink()  # of a run that has not ended, the epochs so far
     assert results.read_run(directory.path).epochs == ROWS[:1]
 
 
@@ -203,7 +203,7 @@ def test_the_advice_of_the_errors_helps(tmp_path: Path, capsys: pytest.CaptureFi
     with pytest.raises(UserError, match=r"metrics\.jsonl, line 1 has changed"):
         results.read_run(run.path)
     assert "result.json has changed since" in runs.refusal(capsys, train, "--resume", run.path)
-    run.remove_result()
+    run.result_path.unlink()
     assert train.main(["--resume", str(run.path)]) == 0
     assert run.read_metrics() == rows
     assert runs.result(run.path)["test_perplexity"] == whole["test_perplexity"]
