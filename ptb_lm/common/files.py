@@ -38,13 +38,11 @@ def cache_folder() -> Path:
 
     Only this user may write there: what is read from it is trusted.
     """
-    try:
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: this user has no home
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ptb_lm"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if _is_ours_alone(folder) and os.access(folder, os.W_OK):
             return folder
-    except (OSError, RuntimeError):  # RuntimeError: this user has no home
-        pass
     return _temporary_folder()
 
 
