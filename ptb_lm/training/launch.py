@@ -15,7 +15,6 @@ from ptb_lm.common.errors import LostRankError, OutOfMemoryError, UserError
 from ptb_lm.common.program import version
 from ptb_lm.common.signals import StopRequest, TrainingInterrupted
 from ptb_lm.data.corpus import Corpus
-from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.ranks import SINGLE_PROCESS, Facts, Ranks
 from ptb_lm.training import display, processes, run_data, run_folders
@@ -47,7 +46,6 @@ class TrainRequest:
         run: Configuration of the run.
         directory: Folder of the run, and the processes that train it together.
         config_on_disk: Configuration in the folder of a run that is resumed; None: the run is new.
-        vocabulary: Words of the run, if an earlier run has them.
         parent: Run whose weights it begins with (--init-from); None: it begins with random ones.
         reason: Sentence that says why a new run takes its model and its precision; "" if flags say so.
     """
@@ -57,7 +55,6 @@ class TrainRequest:
     run: RunConfig
     directory: RunDirectory
     config_on_disk: RunConfig | None = None
-    vocabulary: Vocabulary | None = None
     parent: ParentRun | None = None
     reason: str = ""
 
@@ -113,7 +110,6 @@ def parse_request(flag_values: dict[str, Any], command: str, ranks: Ranks) -> Tr
             ),
             directory=directory,
             config_on_disk=config_on_disk,
-            vocabulary=directory.read_vocabulary(),
         )
     parent = (
         ranks.run_on_first(lambda: ParentRun.read(flag_values["init_from"]))
@@ -134,7 +130,6 @@ def parse_request(flag_values: dict[str, Any], command: str, ranks: Ranks) -> Tr
         flag_values=flag_values,
         run=run_config,
         directory=RunDirectory(path, ranks),
-        vocabulary=parent.vocabulary if parent else None,
         parent=parent,
         reason=reason,
     )
@@ -296,18 +291,19 @@ def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:
     Raises:
         UserError: It cannot be read, is too short, or is not the one that a resumed run was trained on.
     """
-    run_config, vocabulary = request.run, request.vocabulary
+    run_config, parent = request.run, request.parent
     if request.config_on_disk is not None:
-        assert vocabulary is not None
         corpus = run_data.load_again(
             run_config,
-            vocabulary,
+            request.directory.read_vocabulary(),
             moved_to=request.flag_values.get("data"),
             run_name=str(request.directory.path),
         )
     else:
         corpus = run_data.load_first(
-            run_config, vocabulary, extend=bool(request.flag_values.get("extend_vocabulary"))
+            run_config,
+            parent.vocabulary if parent else None,
+            extend=bool(request.flag_values.get("extend_vocabulary")),
         )
     # Refuses a split that is too short.
     WindowPlan(corpus, run_config.hyperparameters, seed=run_config.choice.seed)
