@@ -47,12 +47,12 @@ def _answer(given: list[str]) -> int:
     """Answer a line that names no command."""
     if not given or given[0] in ("-h", "--help"):
         print(_listing())
-        return 0
-    if given[0] == "--version":
+    elif given[0] == "--version":
         print(NAME, version())
-        return 0
-    kind, known = ("flag", OPTIONS) if given[0].startswith("-") else ("command", COMMANDS)
-    raise UserError(f"unknown {kind} {given[0]}{flags.did_you_mean(given[0], known)} (see --help)")
+    else:
+        kind, known = ("flag", OPTIONS) if given[0].startswith("-") else ("command", COMMANDS)
+        raise UserError(f"unknown {kind} {given[0]}{flags.did_you_mean(given[0], known)} (see --help)")
+    return 0
 
 
 def _listing() -> str:
