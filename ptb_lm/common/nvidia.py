@@ -122,7 +122,7 @@ def _parse_version(text: str) -> Version:
     return tuple(map(int, re.findall(r"\d+", text)))
 
 
-def main() -> int:
+def main() -> None:
     """Print pip's arguments for the build of torch that fits, one per line; nothing if pip's default fits.
 
     If no build fits, a line on stderr says so, and pip's default is used.
@@ -139,8 +139,7 @@ def main() -> int:
                 f"index, as {PAGE} says, or update the driver; until then training runs on the CPU"
             )
         print(f"warning: the GPU {found[0].name} is not used: {problem}; {remedy}", file=sys.stderr)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
