@@ -681,6 +681,15 @@ def test_resuming_with_other_text_is_refused(
     assert key.format(run=run) in refused_resume("--data", own_data)
 
 
+def test_a_new_word_in_a_text_without_unk_is_told_as_other_text(tmp_path: Path) -> None:
+    for split, text in (("train", "a\n"), ("valid", "a\n"), ("test", "a zebra\n")):
+        (tmp_path / f"{split}.txt").write_text(text)
+    run = run_flags.new_config({"data": str(tmp_path)})
+    problem = r"test.txt, line 1: the word 'zebra' .*; it is not the text of a/run: name .* --data$"
+    with pytest.raises(UserError, match=problem):
+        run_data.load_again(run, Vocabulary(("a", "<eos>")), run_name="a/run")
+
+
 def test_resuming_with_a_damaged_vocabulary_is_refused(run: Path, refused_resume: Callable[..., str]) -> None:
     path = run / "vocabulary.txt"
     path.write_text(path.read_text() + "zebra\n")

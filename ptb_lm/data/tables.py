@@ -21,6 +21,7 @@ TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", *BINARY)
 DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon"}  # and their names for people
 HUB = "hf:"  # begins the name of a data set, not of a file
 USUAL = ("text", "sentence")  # names of the column that has the text
+_QUOTED = re.compile('(?:^|(?<=[,;\t]))"(?:[^"]|"")*(?:"|$)')  # a field of a CSV file's line
 _TEXT = re.compile("(dictionary<values=)?(large_)?string")  # types of a column, as Arrow writes them
 _HEAD = 100  # rows that tell which column it is
 
@@ -205,7 +206,7 @@ def _csv_rows(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[str,
         return
     if not header.strip():
         raise UserError(f"{path}, line 1: it is empty; it must name the columns")
-    delimiter = "\t" if format_of(path) == ".tsv" else max(DELIMITERS, key=header.count)
+    delimiter = "\t" if format_of(path) == ".tsv" else max(DELIMITERS, key=_QUOTED.sub("", header).count)
     # Strict: a quotation mark that opens no field would otherwise swallow the lines up to the next one.
     reader = csv.reader(
         (f"{line}\n" for line in itertools.chain([header], lines)), delimiter=delimiter, strict=True

@@ -93,7 +93,7 @@ def load_first(run: RunConfig, vocabulary: Vocabulary | None, *, extend: bool) -
     except UnknownWordError as error:
         hint = "--min-count 2 makes <unk> of rare words"
         if vocabulary is not None and not extend:
-            hint = "--extend-vocabulary adds new words"
+            hint = f"--extend-vocabulary adds those of the training text; with --min-count 2 others are {UNK}"
         raise UserError(f"{error}; {hint}") from None
 
 
@@ -114,16 +114,23 @@ def load_again(
     location = locate_text(run, run_name) if moved_to is None else moved_to
     # If the run's words came from this text alone, building them again tells whether it is the same text.
     has_own_words = run.preparation is None and run.init_from is None and run.imported is None
-    data = corpus.load(
-        location, run.preparation, column=run.text_column, vocabulary=None if has_own_words else vocabulary
-    )
+    own_name = "name its own text with --data"
+    try:
+        data = corpus.load(
+            location,
+            run.preparation,
+            column=run.text_column,
+            vocabulary=None if has_own_words else vocabulary,
+        )
+    except UnknownWordError as error:
+        raise UserError(f"{error}; it is not the text of {run_name}: {own_name}") from None
     if data.vocabulary.sha256 != vocabulary.sha256:
         # The digest is of its own words, too; and the synthetic corpus is always the same.
         if known_digest(run) == data.sha256 or (has_own_words and run.data == "synthetic"):
             raise UserError(f"vocabulary.txt of {run_name} has changed since it was written: restore it")
         raise UserError(
             f"the vocabulary of the data {location} ({len(data.vocabulary):,} words) is not that of "
-            f"{run_name}; name its own text with --data"
+            f"{run_name}; {own_name}"
         )
     return data
 
@@ -163,14 +170,14 @@ def report(run: RunConfig, data: Corpus) -> Iterator[str]:
     yield from data.notes
     if run.preparation:
         yield _describe_preparation(
-            run.preparation, data, has_limit=run.init_from is None or run.init_from.new_words > 0
+            run.preparation, data, new_words=run.init_from.new_words if run.init_from else None
         )
         shares = ", ".join(f"{_share(data, split):.2%} of {split}" for split in data.splits)
         yield f"words read as {UNK}: {shares}"
     unknown = ", ".join(f"{split} {number:,}" for split, number in data.unknown_counts.items())
     if run.init_from:
         count = run.init_from.new_words
-        new_ones = f", {count:,} new ones among them" if count else ""
+        new_ones = f", {count:,} new {'one' if count == 1 else 'ones'} among them" if count else ""
         yield (
             f"weights and vocabulary of {run.init_from.run}: {len(data.vocabulary):,} words{new_ones}; "
             f"tokens that it lacks, read as {UNK}: {unknown}"
@@ -179,17 +186,26 @@ def report(run: RunConfig, data: Corpus) -> Iterator[str]:
         yield f"tokens that the training text lacks, read as {UNK}: {unknown}"
 
 
-def _describe_preparation(preparation: Preparation, data: Corpus, *, has_limit: bool) -> str:
+def _describe_preparation(preparation: Preparation, data: Corpus, *, new_words: int | None) -> str:
+    """Return a sentence about a text.
+
+    Args:
+        preparation: How it was prepared.
+        data: The text.
+        new_words: The number of its words that were added to another run's; None: all are its own.
+    """
+    has_limit, word = new_words != 0, "word" if new_words is None else "new word"
     parts = [f"tokenized by {preparation.tokenize}"]
     if preparation.lowercase:
         parts.append("lower case")
     if preparation.numbers:
         parts.append("N for numbers")
     if has_limit and preparation.vocab_size:
-        parts.append(f"the {preparation.vocab_size:,} most frequent words")
+        count = preparation.vocab_size if new_words is None else new_words
+        parts.append(f"the {count:,} most frequent {word}{'s' * (count > 1)}")
     elif has_limit:
         seen = f" seen {preparation.least_count} times or more" if preparation.least_count > 1 else ""
-        parts.append(f"every word{seen}")
+        parts.append(f"every {word}{seen}")
     coverage = 1 - _share(data, "train")
     # Words that another run or --vocab-size chose may lack most of any text.
     may_lack_spaces = has_limit and not preparation.vocab_size and preparation.tokenize != "characters"

@@ -193,6 +193,12 @@ def test_a_column_is_chosen_or_asked_for(
         ("a.csv", "sentence,note\na,b\n", None, None),
         ("a.csv", "sentence,,\na,,\n", None, None),
         ("a.csv", "note,note,sentence\nb,c,a\n", None, None),
+        # What stands in quotation marks delimits nothing.
+        ("a.csv", 'n;"raw,text,x"\n1;"a"\n', None, "'raw,text,x', the only one with text; the first .*"),
+        ("a.csv", 'text,"note;x;y"\na,b\n', None, None),
+        ("a.csv", '"text";"a, ""b"" and, c"\na;b\n', None, None),
+        ("a.csv", 'n;"text, cleaned"\n1;a\n', None, "'text, cleaned', the only one with text; the first .*"),
+        ("a.tsv", '"n,,m"\ttext\nb\ta\n', None, None),
     ],
 )
 def test_a_column_of_an_unusual_name_is_told_once(

@@ -186,6 +186,24 @@ def test_a_run_of_characters_reads_no_text_of_words(
 
 
 @pytest.mark.parametrize(
+    ("flags", "new_ones", "told"),
+    [
+        (("--vocab-size", "5"), 2, "the 2 most frequent new words"),
+        (("--min-count", "3"), 3, "every new word seen 3 times or more"),
+    ],
+)
+def test_the_limit_of_a_vocabulary_is_told_as_one_of_new_words(
+    flags: tuple[str, ...], new_ones: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, text = runs.write_run(tmp_path / "old", ("a", "<eos>", "<unk>")), tmp_path / "text.txt"
+    text.write_text("b b b b c c d\n" * 20 + "e e\n")
+    fine_tune(old, text, tmp_path / "new", "--extend-vocabulary", "--epochs", "1", *flags)
+    assert len(RunDirectory(tmp_path / "new").read_vocabulary()) == 3 + new_ones
+    out = capsys.readouterr().out
+    assert f"tokenized by whitespace, {told};" in out
+
+
+@pytest.mark.parametrize(
     ("flags", "hint"),
     [
         ((), "--extend-vocabulary"),
