@@ -59,7 +59,7 @@ def announce(
         cli.try_print_line(line)
     shapes = parameters.shapes(run.hyperparameters, len(data.vocabulary)).values()
     cli.try_print_line(
-        f"model {run.choice.model}, config {run.config}, recipe {run.recipe}: "
+        f"model {run.choice.model}, config {run.preset}, recipe {run.recipe}: "
         f"{sum(map(math.prod, shapes)):,} parameters, {model.engine}; precision {run.choice.precision}"
     )
     for what in ("processes", "devices"):

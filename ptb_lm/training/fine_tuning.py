@@ -82,7 +82,7 @@ class ParentRun:
             **flag_values,
         }
         return RunConfig(
-            config=self.run.config,
+            preset=self.run.preset,
             recipe=self.run.recipe,
             data=data,
             choice=fastest.choose_safe(flag_values, cell=before.cell),

@@ -65,7 +65,7 @@ class RunConfig:
     """Everything that determines a run.
 
     Attributes:
-        config: Name of the preset.
+        preset: Name of the preset, the value of --config.
         recipe: Name of the recipe in ptb_lm.model.presets.RECIPES.
         data: Value of --data; "" if the run was imported without its text.
         choice: Choice of framework, model, device, precision and seed.
@@ -77,7 +77,7 @@ class RunConfig:
         text_column: Column that has the text, if that is a table; None: the usual or the only one.
     """
 
-    config: str
+    preset: str
     recipe: str
     data: str
     choice: Choice
@@ -92,7 +92,7 @@ class RunConfig:
     def settings(self) -> dict[str, Any]:
         """The preset, the choices and the hyper-parameters, by the names of their flags."""
         return {
-            "config": self.config,
+            "config": self.preset,
             "recipe": self.recipe,
             "data": self.data,
             **self.choice.to_json(),
@@ -107,7 +107,7 @@ class RunConfig:
     def to_json(self) -> dict[str, Any]:
         """Return the configuration as JSON types, with the choices at the same level as the other keys."""
         return {
-            "config": self.config,
+            "config": self.preset,
             "recipe": self.recipe,
             "data": self.data,
             **self.choice.to_json(),
@@ -165,7 +165,13 @@ class RunConfig:
         try:
             choice = Choice(**{name: values.pop(name) for name in CHOICE_NAMES})
             read = {name: _read_optional(name, value) for name, value in given.items()}
-            return cls(choice=choice, hyperparameters=Config.from_json(hyperparameters), **values, **read)
+            return cls(
+                preset=values.pop("config"),
+                choice=choice,
+                hyperparameters=Config.from_json(hyperparameters),
+                **values,
+                **read,
+            )
         except (UserError, ValueError) as error:
             raise UserError(f"{source}: {error}") from None
 

@@ -51,7 +51,7 @@ def new_config(flag_values: dict[str, Any]) -> RunConfig:
         raise UserError(f"--recipe tutorial would change nothing with --config {preset}")
     hyperparameters = with_flags(RECIPES[recipe][preset], flag_values)
     return RunConfig(
-        config=preset,
+        preset=preset,
         recipe=recipe,
         data=data,
         choice=fastest.choose_safe(flag_values, cell=hyperparameters.cell),

@@ -33,7 +33,7 @@ def default_path(run: RunConfig, *, model: str | None = None) -> Path:
         run: Configuration of the run.
         model: Name of the model in the folder's name; None: the run's.
     """
-    what = "imported" if run.imported else run.config
+    what = "imported" if run.imported else run.preset
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{run.choice.framework}-{model or run.choice.model}-{what}"
     path = working_folder() / "checkpoints" / name
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

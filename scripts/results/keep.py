@@ -46,7 +46,7 @@ def run(
     row = {"id": name, "result": result, **_row(found), "record": record}
     if before and not found.result and before[0]["test"] > 0:
         return False
-    epochs, curves = [{"id": name, **epoch} for epoch in found.epochs], store.curves(found.config.config)
+    epochs, curves = [{"id": name, **epoch} for epoch in found.epochs], store.curves(found.config.preset)
     if before:
         valid = [epoch["valid_perplexity"] for epoch in store.rows(results, curves, name)]
         if not replace and (not valid or valid != [row["valid_perplexity"] for row in epochs[: len(valid)]]):
@@ -63,9 +63,9 @@ def _row(found: runs.Run) -> dict[str, Any]:
     config, choice, end = found.config, found.config.choice, found.result
     environment: dict[str, Any] = end.get("environment", {})
     return {
-        "preset": config.config,
+        "preset": config.preset,
         "recipe": config.recipe,
-        "overrides": flags.overrides(config.hyperparameters, config.config, config.recipe),
+        "overrides": flags.overrides(config.hyperparameters, config.preset, config.recipe),
         "other_flags": flags.others(config, environment),
         **{name: getattr(choice, name) for name in ("framework", "model", "precision", "seed")},
         "data": found.data,

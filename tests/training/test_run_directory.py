@@ -26,7 +26,7 @@ from ptb_lm.training.run_config import InitFrom, RunConfig, Source
 from ptb_lm.training.run_directory import NoEpochError, RunDirectory
 
 RUN = RunConfig(
-    config="small",
+    preset="small",
     recipe="default",
     data="some/folder",
     choice=Choice.create(model="block", execution="compile", device="cpu", precision="fp64", seed=7),

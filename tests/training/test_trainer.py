@@ -474,7 +474,7 @@ def fake_trainer(
         monkeypatch.setattr(trainer, "READ_SECONDS", 3.5)  # every four steps
         config = SMALL.replace(batch_size=3, num_steps=4, epochs=2)
         run = RunConfig(
-            config="small",
+            preset="small",
             recipe="default",
             data=str(text_folder),
             choice=Choice.create(),
