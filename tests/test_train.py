@@ -685,7 +685,7 @@ def test_a_new_word_in_a_text_without_unk_is_told_as_other_text(tmp_path: Path) 
     for split, text in (("train", "a\n"), ("valid", "a\n"), ("test", "a zebra\n")):
         (tmp_path / f"{split}.txt").write_text(text)
     run = run_flags.new_config({"data": str(tmp_path)})
-    problem = r"test.txt, line 1: the word 'zebra' .*; it is not the text of a/run: name .* --data$"
+    problem = r"test.txt, line 1: the word 'zebra' .*; the text or vocabulary.txt of a/run has changed$"
     with pytest.raises(UserError, match=problem):
         run_data.load_again(run, Vocabulary(("a", "<eos>")), run_name="a/run")
 
@@ -958,7 +958,7 @@ def test_the_preset_and_the_flags_make_the_configuration(data: Path, tmp_path: P
     assert train.main(["--config", "test", "--data", str(data), "--run-dir", str(run), *flags]) == 0
     config = RunDirectory(run).read_config()
     assert config.hyperparameters == PRESETS["test"].replace(batch_size=4, keep_prob=0.9)
-    assert (config.config, config.choice) == ("test", Choice.create())
+    assert (config.preset, config.choice) == ("test", Choice.create())
 
 
 @pytest.mark.parametrize("recipe", [None, "default", "tutorial"])

@@ -21,7 +21,7 @@ TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", *BINARY)
 DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon"}  # and their names for people
 HUB = "hf:"  # begins the name of a data set, not of a file
 USUAL = ("text", "sentence")  # names of the column that has the text
-_QUOTED = re.compile('(?:^|(?<=[,;\t]))"(?:[^"]|"")*(?:"|$)')  # a field of a CSV file's line
+_QUOTED = re.compile('(?:^|(?<=[,;\t]))"[^"]*(?:""[^"]*)*(?:"|$)')  # a quoted field of a CSV file's line
 _TEXT = re.compile("(dictionary<values=)?(large_)?string")  # types of a column, as Arrow writes them
 _HEAD = 100  # rows that tell which column it is
 

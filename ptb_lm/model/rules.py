@@ -13,7 +13,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 
 # What a machine may have, as the function `examine` of a framework finds it.
-BFLOAT16 = "bfloat16"  # fast products in bfloat16: AMX, AMD's AVX512_BF16, compute capability 8.0
+BFLOAT16 = "bfloat16"  # fast products in bfloat16: AMX, AVX512_BF16, or compute capability 8.0
 KERNELS = "kernels"  # our own compiled kernels run a layer, in bfloat16 too if there is BFLOAT16
 HOPPER = "hopper"  # a GPU of compute capability 9.0, such as an H100
 FEATURES = (BFLOAT16, KERNELS, HOPPER)

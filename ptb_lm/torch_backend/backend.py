@@ -82,11 +82,9 @@ class TorchBackend(Backend):
         self.runtime = Runtime(
             choice, cell=config.cell, gpu_execution="graph" if ranks.size == 1 else "eager"
         )
-        self.device, self.precision, self.dtype = (
-            self.runtime.device,
-            self.runtime.precision,
-            self.runtime.dtype,
-        )
+        self.device = self.runtime.device
+        self.precision = self.runtime.precision
+        self.dtype = self.runtime.dtype
         self.config, self.ranks, self.seed = config, ranks, choice.seed
         if self.device.type == "cpu":
             host.keep_freed_memory()

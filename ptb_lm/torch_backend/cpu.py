@@ -154,11 +154,17 @@ def is_intel() -> bool:
     """Return whether the processor is Intel's; True if unknown, so that torch's default stays."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return True
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return True
+    text = _read_cpuinfo()
     return "GenuineIntel" in text or "vendor_id" not in text
+
+
+@functools.cache
+def _read_cpuinfo() -> str:
+    """Return what Linux knows of the processor; "" on other systems."""
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 @functools.cache
@@ -315,11 +321,13 @@ def bfloat16_products() -> str:
 def is_bfloat16_fast() -> bool:
     """Return whether products in bfloat16 are faster than in float32.
 
-    Intel's processors with AMX multiply by AVX512_BF16 at half of float32's rate, and some virtual machines
-    hide AMX. Others of Intel's without AMX were not measured.
+    Intel's processors since Sapphire Rapids have AMX for them, which some virtual machines hide. By
+    AVX512_BF16 they have half of float32's rate (results/bench: precisions-xeon-without-amx-cpu), and AMD's
+    have twice that rate. So has Intel's Cooper Lake by its maker's word; it lacks AVX512_FP16.
     """
+    hides_amx = is_intel() and "avx512_fp16" in _read_cpuinfo()
     products = bfloat16_products()
-    return products == "AMX" or (products == "AVX512_BF16" and not is_intel())
+    return products == "AMX" or (products == "AVX512_BF16" and not hides_amx)
 
 
 def has_bfloat16_lstm() -> bool:

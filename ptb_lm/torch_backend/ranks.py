@@ -49,8 +49,7 @@ def join(*, device: str, reduce_precision: str) -> "TorchRanks":
         raise UserError("TF_CONFIG is for --framework tensorflow; torchrun starts the processes of torch")
     if device != "cpu" and gpu.is_seen():
         local = int(os.environ.get("LOCAL_RANK") or 0)
-        # If the launcher says how many there are here, all refuse alike, and none waits for another.
-        check_gpus(int(os.environ.get("LOCAL_WORLD_SIZE") or local + 1))
+        check_gpus(local + 1)
         torch.cuda.set_device(local)
     wait = timeout(RANK_TIMEOUT)
     try:
@@ -163,9 +162,10 @@ class TorchRanks(Ranks):
         stay open.
         """
         if device.type not in self._step_groups:
-            # NCCL ends the process when its time is over. So gloo, by which the ranks agree after each step,
-            # is earlier: what it finds is ours to tell.
-            self._step_groups[device.type] = dist.new_group(backend="nccl", timeout=self._rank_timeout)
+            # NCCL ends the process when its time is over. So it has more than gloo, by which the ranks agree
+            # after each step: what gloo finds is ours to tell.
+            both = self._step_timeout + self._rank_timeout
+            self._step_groups[device.type] = dist.new_group(backend="nccl", timeout=both)
         return self._step_groups[device.type]
 
     @override

@@ -111,7 +111,7 @@ class Runtime:
         if self.dtype == torch.float16:
             hints.append("fp16 is slow on a CPU")
         if self.dtype == torch.bfloat16 and not cpu.is_bfloat16_fast():
-            hints.append("bf16 is slow on this CPU: its products are slower than those of fp32")
+            hints.append("bf16 is slow on this CPU, which multiplies faster in float32")
         if self.model == "persistent":
             hints.append("--model persistent is for a GPU in fp16, and slow here")
         if self.dtype in native.TYPE_NAMES and (reason := cpu.facts().get("no_kernels")):

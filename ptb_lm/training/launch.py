@@ -295,7 +295,7 @@ def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:
     if request.config_on_disk is not None:
         corpus = run_data.load_again(
             run_config,
-            request.directory.read_vocabulary(),
+            request.directory.read_vocabulary(),  # by the first rank, for all: none may fail before this
             moved_to=request.flag_values.get("data"),
             run_name=str(request.directory.path),
         )

@@ -109,7 +109,7 @@ def _batch_size(flag_values: dict[str, Any]) -> int:
 
 @contextlib.contextmanager
 def join(flag_values: Mapping[str, Any]) -> Iterator[Ranks]:
-    """Yield the ranks of this training, once all have joined. If all fail alike, one alone reports it.
+    """Yield the ranks of this training, once all have joined. If they fail alike then, one alone reports it.
 
     Args:
         flag_values: The flags that were given, by name.

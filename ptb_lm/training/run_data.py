@@ -114,23 +114,20 @@ def load_again(
     location = locate_text(run, run_name) if moved_to is None else moved_to
     # If the run's words came from this text alone, building them again tells whether it is the same text.
     has_own_words = run.preparation is None and run.init_from is None and run.imported is None
-    own_name = "name its own text with --data"
+    known = None if has_own_words else vocabulary
     try:
-        data = corpus.load(
-            location,
-            run.preparation,
-            column=run.text_column,
-            vocabulary=None if has_own_words else vocabulary,
-        )
+        data = corpus.load(location, run.preparation, column=run.text_column, vocabulary=known)
     except UnknownWordError as error:
-        raise UserError(f"{error}; it is not the text of {run_name}: {own_name}") from None
+        if run.imported:  # without a text of its own
+            raise
+        raise UserError(f"{error}; the text or vocabulary.txt of {run_name} has changed") from None
     if data.vocabulary.sha256 != vocabulary.sha256:
         # The digest is of its own words, too; and the synthetic corpus is always the same.
         if known_digest(run) == data.sha256 or (has_own_words and run.data == "synthetic"):
             raise UserError(f"vocabulary.txt of {run_name} has changed since it was written: restore it")
         raise UserError(
             f"the vocabulary of the data {location} ({len(data.vocabulary):,} words) is not that of "
-            f"{run_name}; {own_name}"
+            f"{run_name}; name its own text with --data"
         )
     return data
 

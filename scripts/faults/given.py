@@ -23,7 +23,7 @@ NO_PERPLEXITY = re.compile(r"\b(train|valid|test|perplexity) (nan|inf)\b")  # as
 
 def flag_sets(subject: Subject, rng: random.Random) -> Iterator[str]:
     """Give train one to four flags, with any values."""
-    apart = {"help", "help_presets", "help_models", "run_dir", "resume", "jobs", "data", "seeds"}
+    apart = {"help", "help_all", "help_presets", "help_models", "run_dir", "resume", "jobs", "data", "seeds"}
     actions = [action for action in train._parser()._actions if action.dest not in apart]
     while True:
         run = subject.new()

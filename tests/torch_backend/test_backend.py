@@ -580,10 +580,13 @@ def test_the_global_norm_is_exact_over_millions_of_numbers(
     wide = torch.randn(shape, generator=generator) * torch.rand(shape[0], 1, generator=generator) ** 4
     if is_transposed:
         wide = wide.t().contiguous().t()
+    constant = torch.full_like(wide, 0.7)  # torch rounds each term of such a sum the same way
     gradients = [wide, torch.randn(800, generator=generator), torch.randn(3, 4, generator=generator)]
     expected = sum(gradient.double().square().sum().item() for gradient in gradients) ** 0.5
     with override_implementation(kernels=kernels):
         assert global_norm(gradients).item() == pytest.approx(expected, rel=1e-7)
+        expected = constant.double().square().sum().item() ** 0.5
+        assert global_norm([constant]).item() == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 50])

@@ -11,9 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ptb_lm.common.errors import LostRankError, UserError
+from ptb_lm.common.errors import LostRankError
 from ptb_lm.model.ranks import RANK_TIMEOUT, STEP_TIMEOUT
-from ptb_lm.torch_backend import gpu
 from ptb_lm.torch_backend import ranks as torch_ranks
 from ptb_lm.torch_backend.exchange import GradientExchange
 from ptb_lm.torch_backend.precision import PRECISIONS
@@ -108,7 +107,7 @@ def test_one_rank_names_the_keeper_of_the_store(rank: int) -> None:
 TRAINS = """
 import json, os, signal, sys
 import torch
-from ptb_lm.common.errors import LostRankError, UserError
+from ptb_lm.common.errors import LostRankError
 from ptb_lm.torch_backend import exchange, ranks
 from ptb_lm.torch_backend.precision import PRECISIONS
 
@@ -156,14 +155,11 @@ def test_of_several_ranks_one_names_the_one_that_ended_and_no_other(size: int, d
     assert sum(speaks for speaks, _ in said) == 1
 
 
-@pytest.mark.parametrize("rank", ["0", "1"])
-def test_all_ranks_of_a_machine_with_too_few_gpus_refuse(rank: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the launcher says how many there are, none waits for one that refused."""
-    monkeypatch.setattr(gpu, "is_seen", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    for name, value in {**address, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with pytest.raises(UserError, match="has 1 GPU, but at least 2 processes"):
-        torch_ranks.join(device="auto", reduce_precision="fp32")
+def test_a_failure_aborts_what_a_lost_rank_would_never_finish(
+    first_of_two: Callable[[], TorchRanks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aborted, abort = list[None](), torch_ranks._abort_process_group
+    monkeypatch.setattr(torch_ranks, "_abort_process_group", lambda: aborted.append(abort()))
+    first_of_two().leave(failed=True)
+    assert len(aborted) == 1
+    assert not dist.is_initialized()

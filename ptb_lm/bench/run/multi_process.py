@@ -123,14 +123,17 @@ def _build(processes: int, config: Config, weights: Mapping[str, NDArray[Any]], 
     """Return the first rank of a model that some processes train, each by torch.
 
     Raises:
-        UserError: The processes do not get equal parts of the batch.
+        UserError: The processes do not get equal parts of the batch, or there are fewer GPUs.
     """
+    from ptb_lm.torch_backend import gpu, ranks  # only where it computes
+
     check_divisible(config.batch_size, processes)
+    if choice.device != "cpu" and gpu.is_seen():
+        ranks.check_gpus(processes)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **sizes}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
     # One process alone would have the threads that the environment grants, or one for each core.
     threads = max(1, int(os.environ.get("OMP_NUM_THREADS") or len(host.cores())) // processes)
     os.environ.update(address, OMP_NUM_THREADS=str(threads), RANK="0", LOCAL_RANK="0")

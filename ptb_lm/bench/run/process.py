@@ -120,7 +120,7 @@ class Process:
         self._kill()
 
     def _kill(self) -> None:
-        if sys.platform == "win32" or not self._own_session:
+        if not self._own_session:
             self._process.kill()
             return
         with contextlib.suppress(ProcessLookupError):  # none of the group is left
