@@ -6,11 +6,14 @@ import sys
 from typing import Any
 
 import pytest
+import torch
 from support import ROOT
 
 from ptb_lm.bench.run import multi_process
 from ptb_lm.common.errors import UserError
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
+from ptb_lm.torch_backend import gpu
 
 # In a process of its own: the first rank joins the others there.
 PROGRAM = """
@@ -74,3 +77,13 @@ def test_two_processes_compute_what_the_reference_does(keep_prob: str, dropout: 
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith(f"{dropout}left\n")
+
+
+def test_a_machine_with_too_few_gpus_is_refused_before_processes_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpu, "is_seen", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    choice = Choice.create(device="auto", model="cudnn")
+    with pytest.raises(UserError, match="has 3 GPUs, but at least 4 processes"):
+        multi_process.build_for_four(Config(batch_size=4), {}, choice)

@@ -138,6 +138,31 @@ def test_the_error_names_the_launcher(
     assert re.match(problem.format(by), runs.refusal(capsys, train, "--data", "synthetic", *flags))
 
 
+@pytest.mark.parametrize("error", [None, UserError("a"), OSError("b"), RuntimeError("c")])
+def test_a_rank_that_fails_does_not_wait_for_what_others_never_finish(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = list[bool]()
+
+    class OneOfTwo(Two):
+        def report_failure(self, problem: str) -> bool:
+            return True
+
+        def leave(self, *, failed: bool = False) -> None:
+            left.append(failed)
+
+    launch(monkeypatch, torchrun=2)
+    monkeypatch.setattr(torch_ranks, "join", lambda **_: OneOfTwo())
+    monkeypatch.setattr(processes.signals, "answered_signal", None)
+    with (
+        contextlib.nullcontext() if error is None else pytest.raises(type(error)),
+        processes.join({"device": "cpu"}),
+    ):
+        if error is not None:
+            raise error
+    assert left == [error is not None]
+
+
 def test_a_flag_that_needs_another_is_refused_by_one_of_several(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
