@@ -94,6 +94,10 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
         [*blocks({"torch/cudnn": STEADY, "torch/basic": STEADY})],
         ["small, train: torch/cudnn and torch/basic do not differ by more than 0 %."],
     ),
+    "bounds that decide nothing": (
+        [*blocks({"torch/cudnn": (1.0, 9.0, 2.0, 8.0), "torch/basic": (9.0, 1.0, 8.0, 1.0)})],
+        ["do not differ by more than", "decide nothing"],
+    ),
     "a repetition alone": (
         [row(), row(variant="torch/basic#again")],
         ["only torch/basic was measured: 8,000 words a second."],

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ptb_lm.bench.intervals import spread
+from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.results import ResultGroup, Summary, distinct, group_by_key
 from ptb_lm.bench.rows import Row
 from ptb_lm.bench.run.machine import DISTURBANCE_LIMIT
@@ -16,7 +17,21 @@ _VERSIONS = ("ptb_lm", "python", "cuda", "cudnn", *PACKAGES)
 _UNSTEADY = 0.9  # the lower quartile of the GEMM rates, as a fraction of the upper one
 
 
+COARSE = 0.1  # half the width of an A/A test's interval, as a fraction: above, a run resolves little
+
 _ONE_A_CORE = "one a core"  # the first words of some libraries about their threads
+
+
+def warnings(summary: Summary) -> list[str]:
+    """Return sentences about what makes the figures doubtful."""
+    return formats.write_items(
+        "warnings.md",
+        summary=summary,
+        mixed=list(list_mixtures(summary)),
+        doubts=[(group, find_doubts(group)) for group in summary.groups],
+        disturbance_limit=DISTURBANCE_LIMIT,
+        coarse=COARSE,
+    )
 
 
 def shorten_commit(commit: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ptb_lm.bench.intervals import LogMean, joint_confidence
-from ptb_lm.bench.reporting import formats, result_table
+from ptb_lm.bench.reporting import doubts, formats, result_table
 from ptb_lm.bench.results import ResultGroup, Summary, distinct, group_by_key, speed_ratio
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.variants import TITLES, original, program
@@ -19,6 +19,7 @@ from ptb_lm.model.frameworks import MODELS
 from ptb_lm.pages.bars import Bar, SpeedPlot
 from ptb_lm.pages.document import NOTHING, CaptionedTable
 
+VAGUE = 0.3  # a bound, as a fraction, beyond which two variants are not called alike
 _SHORTEST_BAR = 6  # of a terminal, in characters
 _FASTEST_EXECUTION = "where a cell type has several executions, this is the fastest of them"
 
@@ -157,6 +158,7 @@ def _compare(group: ResultGroup) -> dict[str, Any]:
         "slower": slower,
         "nearest": min(slower, key=lambda name: slower[name], default=""),
         "near": near,
+        "is_vague": max(near.values(), default=0.0) > VAGUE,
         "unknown": unknown,
         "broken_off": broken_off,
         "by_rounds": "round" in units,
@@ -190,7 +192,7 @@ def _compare_all(described: Sequence[tuple[ResultGroup, dict[str, Any]]]) -> dic
 
 
 def to_text(summary: Summary, *, width: int, encoding: str | None) -> str:
-    """Return the speeds by cell type as bars, what to take, a table of each pass with all ratios, and notes.
+    """Return the speeds by cell type as bars, what to take, warnings, a table of each pass, and notes.
 
     Args:
         summary: The results.
@@ -203,7 +205,7 @@ def to_text(summary: Summary, *, width: int, encoding: str | None) -> str:
         known = {", ".join(key): mean for key, mean in panel.items() if mean}
         lines += _bars(known, width, _block(encoding))
     lines.append("")
-    for sentence in sentences(summary.groups):
+    for sentence in (*sentences(summary.groups), *(f"warning: {each}" for each in doubts.warnings(summary))):
         lines += formats.wrap(sentence, width, indent=2)
     lines += result_table.to_lines(summary.groups, width)
     notes = (note for group in summary.groups for note in _notes(group))

@@ -11,7 +11,6 @@ from pathlib import Path
 from ptb_lm.bench import checkout
 from ptb_lm.bench.reporting import doubts, formats, headline, result_table
 from ptb_lm.bench.results import ResultGroup, Summary, distinct, group_by_key
-from ptb_lm.bench.run.machine import DISTURBANCE_LIMIT
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
@@ -25,7 +24,6 @@ from ptb_lm.pages.document import CaptionedTable, Document, Section, to_html, to
 _HOW_TO_READ = Path(__file__).parent / "templates" / "how_to_read.md"
 MARKDOWN, PAGE = "report.md", "report.html"
 
-_COARSE = 0.1  # half the width of an A/A test's interval, as a fraction: above, a run resolves little
 _PROCESS_FACTS = {"started"}  # they are no machine's
 _FACTS_FIRST = ("cpu", "processor", "device", "cores", "threads", "torch", "tensorflow", "commit")
 _SAME = f"{formats.SAME}: the interval holds 1, so that no difference is shown"
@@ -79,14 +77,7 @@ def build(summary: Summary, *, runs: Sequence[Path] = ()) -> Document:
         tables=list(headline.table(summary.groups)),
         plots=list(headline.plot(summary.groups)),
         lead=headline.sentences(summary.groups),
-        warnings=formats.write_items(
-            "warnings.md",
-            summary=summary,
-            mixed=list(doubts.list_mixtures(summary)),
-            doubts=[(group, doubts.find_doubts(group)) for group in summary.groups],
-            disturbance_limit=DISTURBANCE_LIMIT,
-            coarse=_COARSE,
-        ),
+        warnings=doubts.warnings(summary),
         sections=[
             *(_workload(title, groups) for title, groups in workloads.items()),
             *([_training_runs(runs)] if runs else []),

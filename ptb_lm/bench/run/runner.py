@@ -244,4 +244,4 @@ def _describe_plan(processes: int, ratios: Sequence[intervals.LogMean]) -> str:
     if not ratios:
         return what
     half = intervals.t_quantile(processes - 1) * _spread(ratios) / math.sqrt(processes)
-    return f"{what}, to resolve differences of {100 * math.expm1(half):.2g} %"
+    return f"{what}, to resolve differences of {max(0.1, 100 * math.expm1(half)):,.1f} %"
