@@ -158,8 +158,8 @@ class Load:
             return None
         fewer = max(1, count - taken)
         return (
-            f"other processes keep {taken} of {count} cores busy: OMP_NUM_THREADS={fewer} is faster than "
-            f"{threads} threads that wait for them"
+            f"other processes keep {taken} of {count} cores busy: OMP_NUM_THREADS={fewer}, set at a start or "
+            f"--resume, is often several times faster than {threads} threads that wait for them"
         )
 
 

@@ -196,7 +196,7 @@ def _explain_safe(choice: Choice, config: Config, machine: Machine, fixed: Colle
     how = f"{choice.framework} {config.cell} of {units}, on {machine.name}"
     advice = ADVICE.get((choice.framework, machine.device)) if "precision" not in fixed else None
     advice = f"; {advice.format(bench=command_name('bench'))}" if advice else ""
-    return f"{what}: the safe {kind}, because no rule fits this run ({how}){advice}"
+    return f"{what}: the usual {kind}, because nothing was measured for such a run ({how}){advice}"
 
 
 def _describe(choice: Choice, fixed: Collection[str]) -> tuple[str, str]:
