@@ -38,7 +38,7 @@ MODELS = {
         "mogrifier_lstm": "basic block_fused",
     },
     "tensorflow": {
-        "lstm": "basic block block_fused cudnn",
+        "lstm": "basic block cudnn",
         "layer_norm_lstm": "basic",
         "mogrifier_lstm": "basic",
     },
@@ -65,6 +65,8 @@ def experiments() -> Iterator[tuple[str, str]]:
                 yield f"{framework} {cell} {model} {precision} {kind}", f"{where} {flags}"
     tied = "--tie-weights --embedding-size 24 --keep-prob 0.7"
     yield "torch tied", f"--model block_fused {tied}"
+    # BlockLSTMV2 has no float64.
+    yield "tensorflow lstm block_fused fp32", f"--framework tensorflow --model block_fused {REGULARISED}"
     yield "tensorflow tied", f"--framework tensorflow --model block {tied}"
     for execution in ("compile", "jit"):
         yield f"torch {execution}", f"--model basic --execution {execution} --keep-prob 0.7"
@@ -145,6 +147,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="models at a time")
     options = parser.parse_args()
     chosen = [each for each in experiments() if options.only in each[0]]
+    if not chosen or options.jobs < 1:
+        parser.error("--only names no line, or --jobs is below 1")
+    options.out.touch()  # complains before the models are trained
     with ThreadPoolExecutor(options.jobs) as pool:
         lines = list(pool.map(lambda each: measure(*each), chosen))
     options.out.write_text("".join(line + "\n" for line in lines))

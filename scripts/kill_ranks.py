@@ -19,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from ptb_lm.common import cli
+
 ROOT = Path(__file__).resolve().parent.parent
 EPOCHS = 10
 FLAGS = [
@@ -34,7 +36,7 @@ NUMBERS = ("test_perplexity", "valid_perplexity", "final_test_perplexity", "best
 def main() -> int:
     """Run the trials; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--times", type=int, default=10, help="trials (default: 10)")
+    parser.add_argument("--times", type=cli.whole_number(1), default=10, help="trials (default: 10)")
     parser.add_argument("--seed", type=int, default=1, help="of the random times and ranks (default: 1)")
     arguments = parser.parse_args()
     rng, right = random.Random(arguments.seed), 0  # noqa: S311 (no secret)

@@ -30,10 +30,10 @@ HIDDEN_SHARE = 1 / 3
 
 # GB/s that a device can send, as the makers state them, both ends at once.
 LINKS = {
-    "NVLink of an H100 (8 in one machine)": 450.0,
+    "NVLink of an H100": 450.0,
     "PCIe 4.0 x16": 32.0,
-    "100 Gbit/s Ethernet (8 machines)": 12.5,
-    "10 Gbit/s Ethernet (8 machines)": 1.25,
+    "100 Gbit/s Ethernet": 12.5,
+    "10 Gbit/s Ethernet": 1.25,
 }
 # Published words a second of one device (benchmarks/published/figures.csv): cudnn on a Titan X.
 RATES = {"small": 49_000, "medium": 24_200, "large": 10_500}
@@ -103,10 +103,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         type=cli.positive_number,
         help="gigabytes a second that a device sends (default: a table)",
     )
-    parser.add_argument(
+    speed = parser.add_mutually_exclusive_group()
+    speed.add_argument(
         "--step-milliseconds", type=cli.positive_number, help="of one device (default: published rates)"
     )
-    parser.add_argument(
+    speed.add_argument(
         "--faster",
         type=cli.positive_number,
         default=1.0,

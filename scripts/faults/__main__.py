@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from faults import table
 from faults.table import AS_PROMISED, FAULTS
-from ptb_lm.common import host
+from ptb_lm.common import cli, host
 
 if TYPE_CHECKING:
     from faults.subject import Subject
@@ -56,7 +56,9 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/reliability", description=__doc__)
     parser.add_argument("--minutes", type=float, default=50, help="for all of them; default: %(default)s")
-    parser.add_argument("--tries", type=int, default=400, help="of each at most; default: %(default)s")
+    parser.add_argument(
+        "--tries", type=cli.whole_number(1), default=400, help="of each at most; default: %(default)s"
+    )
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} tries of each")
     parser.add_argument("--framework", nargs="+", choices=FRAMEWORKS, default=FRAMEWORKS)
     parser.add_argument(
