@@ -1,6 +1,7 @@
 """The command that trains: what it refuses, and what a failure leaves behind."""
 
 import dataclasses
+import importlib
 import itertools
 import json
 import os
@@ -1019,7 +1020,12 @@ def test_stdout_tells_what_the_files_hold(
     assert lines[2] == f"run directory {run}"
     assert [line.split("  ")[:2] for line in lines[3:5]] == [["epoch", "1/2"], ["epoch", "2/2"]]
     assert lines[5].startswith(f"test perplexity {result['test_perplexity']:.2f} (valid ")
-    assert lines[6:] == [f"written to {run / 'result.json'}"]
+    (last,) = lines[6:]
+    written, *commands = re.split("; next: |, | or ", last)
+    assert written == f"written to {run / 'result.json'}"
+    for command in commands:  # each of them is one
+        _, _, module, *given = shlex.split(command.replace("FILE", str(data / "test.txt")))
+        assert runs.run_command(importlib.import_module(module), *given) == 0, command
 
 
 def test_a_run_says_what_is_faster_here_and_what_a_resumed_one_changes(

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import math
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -140,7 +141,11 @@ def report(result: dict[str, Any], directory: RunDirectory) -> None:
         f"epoch {result['best_epoch']}; {result['words_per_second']:,.0f} words/s; "
         f"{result['seconds']:,.0f} s){_final_epoch(result)}"
     )
-    cli.try_print_line(f"written to {directory.result_path}")
+    run = shlex.quote(str(directory.path))
+    cli.try_print_line(
+        f"written to {directory.result_path}; next: {cli.command_name('evaluate')} {run} --text FILE, "
+        f"{cli.command_name('score')} {run} FILE or {cli.command_name('generate')} {run}"
+    )
 
 
 def _final_epoch(result: dict[str, Any]) -> str:
