@@ -686,7 +686,7 @@ def test_a_new_word_in_a_text_without_unk_is_told_as_other_text(tmp_path: Path) 
     for split, text in (("train", "a\n"), ("valid", "a\n"), ("test", "a zebra\n")):
         (tmp_path / f"{split}.txt").write_text(text)
     run = run_flags.new_config({"data": str(tmp_path)})
-    problem = r"test.txt, line 1: the word 'zebra' .*; the text or vocabulary.txt of a/run has changed$"
+    problem = r"test.txt, line 1: the word 'zebra' .*: it is not the text of a/run, or .* has changed$"
     with pytest.raises(UserError, match=problem):
         run_data.load_again(run, Vocabulary(("a", "<eos>")), run_name="a/run")
 

@@ -120,7 +120,7 @@ def load_again(
     except UnknownWordError as error:
         if run.imported:  # without a text of its own
             raise
-        raise UserError(f"{error}; the text or vocabulary.txt of {run_name} has changed") from None
+        raise UserError(f"{error}: it is not the text of {run_name}, or vocabulary.txt has changed") from None
     if data.vocabulary.sha256 != vocabulary.sha256:
         # The digest is of its own words, too; and the synthetic corpus is always the same.
         if known_digest(run) == data.sha256 or (has_own_words and run.data == "synthetic"):
