@@ -16,6 +16,7 @@ from ptb_lm.training.run_directory import RunDirectory
 from results import benchmarks, flags, store
 
 EPOCH = re.compile(r"^epoch (\d+): (.*)$", re.M)
+OUT = re.compile(r" --out[ =]('[^']*'|\S+)")
 SCORES = re.compile(r"test accuracy ([\d.]+), AUC ([\d.]+) \(weights of epoch (\d+)\)")
 
 
@@ -159,15 +160,17 @@ _KINDS: dict[str, Any] = {"dynamic": DynamicEvaluation, "cache": NeuralCache}
 
 
 def benchmark(results: Path, folder: Path, name: str) -> None:
-    """Keep the rows of a benchmark.
+    """Keep the rows of a benchmark, without the place in the command that they were written to.
 
     Raises:
         UserError: The folder holds none.
     """
-    found, _ = rows.read(folder)
+    found = [rows.to_values(row) for row in rows.read(folder)[0]]
+    for row in found:
+        row["command"] = OUT.sub("", row["command"] or "") or None
     path = results / store.BENCH / (name + row_archive.SUFFIX)
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.atomic_write(path, row_archive.pack([rows.to_values(row) for row in found]))
+    files.atomic_write(path, row_archive.pack(found))
 
 
 def study(results: Path, path: Path, kind: str, name: str, *, command: str = "") -> None:

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import bench_rows
 import numpy as np
 import pytest
 import runs
 from support import ROOT, reference_perplexity
 
 from ptb_lm import evaluate
+from ptb_lm.bench import row_archive
 from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs as trained
 from ptb_lm.training import run_data
@@ -169,3 +171,12 @@ def test_seeds_share_a_row_with_their_mean_and_their_ends(
     (row,) = (row for row in rows if "`going-on`" in row)
     assert f"{np.mean(tests):.2f}" not in row
     assert row.count("|  |") >= 1
+
+
+@pytest.mark.parametrize("out", ["--out a", "--out=a", "--out 'a folder/b'"])
+def test_a_benchmark_is_kept_without_the_place_of_its_rows(out: str, tmp_path: Path) -> None:
+    command = "python -m ptb_lm.bench run quick"
+    written = bench_rows.write(tmp_path / "rows", [bench_rows.row(command=f"{command} {out} --rounds 5")])
+    keep.benchmark(tmp_path, written, "kept")
+    (kept,) = row_archive.read(tmp_path / "bench" / "kept.jsonl.gz")
+    assert kept["command"] == f"{command} --rounds 5"
