@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import math
 import os
 import platform
@@ -233,11 +234,17 @@ def _git_commit() -> str | None:
     return commit[1] + (" with uncommitted changes" if has_changes else "")
 
 
+@functools.cache
+def read_cpuinfo() -> str:
+    """Return what Linux knows of the processor; "" on other systems."""
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
 def _processor() -> str:
-    with contextlib.suppress(OSError):
-        if known := _cpu_name(Path("/proc/cpuinfo").read_text()):
-            return known
-    return platform.processor() or platform.machine()
+    return _cpu_name(read_cpuinfo()) or platform.processor() or platform.machine()
 
 
 def _cpu_name(text: str) -> str:

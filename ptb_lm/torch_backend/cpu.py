@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.torch_backend import native
@@ -154,17 +154,8 @@ def is_intel() -> bool:
     """Return whether the processor is Intel's; True if unknown, so that torch's default stays."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return True
-    text = _read_cpuinfo()
+    text = host.read_cpuinfo()
     return "GenuineIntel" in text or "vendor_id" not in text
-
-
-@functools.cache
-def _read_cpuinfo() -> str:
-    """Return what Linux knows of the processor; "" on other systems."""
-    try:
-        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return ""
 
 
 @functools.cache
@@ -325,7 +316,7 @@ def is_bfloat16_fast() -> bool:
     AVX512_BF16 they have half of float32's rate (results/bench: precisions-xeon-without-amx-cpu), and AMD's
     have twice that rate. So has Intel's Cooper Lake by its maker's word; it lacks AVX512_FP16.
     """
-    hides_amx = is_intel() and "avx512_fp16" in _read_cpuinfo()
+    hides_amx = is_intel() and "avx512_fp16" in host.read_cpuinfo()
     products = bfloat16_products()
     return products == "AMX" or (products == "AVX512_BF16" and not hides_amx)
 

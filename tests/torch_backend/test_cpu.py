@@ -19,6 +19,7 @@ from support import random_weights, random_windows  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from training_steps import assert_steps_equal_the_reference  # noqa: E402
 
+from ptb_lm.common import host  # noqa: E402
 from ptb_lm.common.errors import UserError  # noqa: E402
 from ptb_lm.model import backend, reference, rules  # noqa: E402
 from ptb_lm.model.choice import Choice  # noqa: E402
@@ -434,7 +435,7 @@ def test_bfloat16_is_slow_where_intel_s_amx_is_hidden(
     monkeypatch: pytest.MonkeyPatch, products: str, cpuinfo: str, is_fast: bool
 ) -> None:
     monkeypatch.setattr(cpu, "bfloat16_products", lambda: products)
-    monkeypatch.setattr(cpu, "_read_cpuinfo", lambda: cpuinfo)
+    monkeypatch.setattr(host, "read_cpuinfo", lambda: cpuinfo)
     monkeypatch.setattr(cpu, "is_intel", cpu.is_intel.__wrapped__)
     machine = runtime.examine("cpu")
     assert (rules.BFLOAT16 in machine.features) == is_fast

@@ -17,7 +17,7 @@ _VERSIONS = ("ptb_lm", "python", "cuda", "cudnn", *PACKAGES)
 _UNSTEADY = 0.9  # the lower quartile of the GEMM rates, as a fraction of the upper one
 
 
-COARSE = 0.1  # half the width of an A/A test's interval, as a fraction: above, a run resolves little
+_COARSE = 0.1  # half the width of an A/A test's interval, as a fraction: above, a run resolves little
 
 _ONE_A_CORE = "one a core"  # the first words of some libraries about their threads
 
@@ -30,7 +30,7 @@ def warnings(summary: Summary) -> list[str]:
         mixed=list(list_mixtures(summary)),
         doubts=[(group, find_doubts(group)) for group in summary.groups],
         disturbance_limit=DISTURBANCE_LIMIT,
-        coarse=COARSE,
+        coarse=_COARSE,
     )
 
 

@@ -19,7 +19,7 @@ from ptb_lm.model.frameworks import MODELS
 from ptb_lm.pages.bars import Bar, SpeedPlot
 from ptb_lm.pages.document import NOTHING, CaptionedTable
 
-VAGUE = 0.3  # a bound, as a fraction, beyond which two variants are not called alike
+_VAGUE = 0.3  # a bound, as a fraction, beyond which two variants are not called alike
 _SHORTEST_BAR = 6  # of a terminal, in characters
 _FASTEST_EXECUTION = "where a cell type has several executions, this is the fastest of them"
 
@@ -158,7 +158,7 @@ def _compare(group: ResultGroup) -> dict[str, Any]:
         "slower": slower,
         "nearest": min(slower, key=lambda name: slower[name], default=""),
         "near": near,
-        "is_vague": max(near.values(), default=0.0) > VAGUE,
+        "is_vague": max(near.values(), default=0.0) > _VAGUE,
         "unknown": unknown,
         "broken_off": broken_off,
         "by_rounds": "round" in units,

@@ -103,8 +103,8 @@ class TimedSteps(ABC):
     def first_losses(self, passes: Collection[str]) -> list[float] | None:
         """Begin anew; return the first losses of each pass, which are the same in every process of a program.
 
-        Each step's loss hangs on all that the steps before it computed, to the last bit. None where masks of
-        dropout are drawn that nobody knows.
+        Each step's loss hangs on all that the steps before it computed, to the last bit. None, and
+        nothing is done, where masks of dropout are drawn that nobody knows.
         """
         self.restart()
         return [loss for pass_name in sorted(passes) for loss in self.losses(pass_name, FIRST_STEPS)]
