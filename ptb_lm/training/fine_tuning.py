@@ -1,5 +1,6 @@
 """Start a run from the weights of another run: --init-from."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -7,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import absolute
 from ptb_lm.common.flags import flag_list
-from ptb_lm.data import splits
+from ptb_lm.data import corpus, splits
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.preparation import BUILT_IN, Preparation, Tokenizer, from_flags
 from ptb_lm.data.vocabulary import Vocabulary
@@ -26,6 +28,7 @@ HELD_OUT = ("valid_fraction", "test_fraction")
 STRUCTURE = tuple(each.name for each in HYPERPARAMETERS if each.structural)
 INITIAL_SCALES = ("init_scale", "layer_init_scale")
 TOKENIZER_FIELDS = tuple(each.name for each in fields(Tokenizer))
+VOCABULARY_LIMITS = ("min_count", "vocab_size")
 VOCABULARY_AXES = {"embedding": 0, "softmax.kernel": 1, "softmax.bias": 0}
 
 
@@ -78,7 +81,7 @@ class ParentRun:
         flag_values = {
             "framework": self.run.choice.framework,
             **own_text,
-            **self._held_out(data, flag_values, is_own=bool(own_text)),
+            **self._held_out(data, {**own_text, **flag_values}),
             **flag_values,
         }
         return RunConfig(
@@ -108,7 +111,7 @@ class ParentRun:
         data = run_data.locate_text(self.run, str(self.directory.path))
         return {"data": data, "text_column": self.run.text_column}
 
-    def _held_out(self, data: str, flag_values: Mapping[str, Any], *, is_own: bool) -> dict[str, float]:
+    def _held_out(self, data: str, flag_values: Mapping[str, Any]) -> dict[str, float]:
         """Return the flags that hold out as large parts of a file as this run did.
 
         Raises:
@@ -117,12 +120,9 @@ class ParentRun:
         if self.run.preparation is None or data in BUILT_IN or not Path(data).is_file():
             return {}
         parts = {name: getattr(self.run.preparation, name) for name in HELD_OUT}
-        own = self.run.source and Path(self.run.source.path)
-        is_own = is_own or bool(own and own.exists() and own.samefile(data))
-        column = flag_values.get("text_column")
-        is_own &= None in (column, self.run.text_column) or column == self.run.text_column
         given = {name: flag_values[name] for name in parts if name in flag_values}
-        if is_own and any(part > parts[name] for name, part in given.items()):
+        column = flag_values.get("text_column")
+        if any(part > parts[name] for name, part in given.items()) and self._is_own_text(data, column):
             # Of a file lines are held out in one order. The text is read only where rounding decides.
             changed = replace(self.run.preparation, **given)
             if sum({**parts, **given}.values()) > sum(parts.values()) or (
@@ -135,8 +135,45 @@ class ParentRun:
                 )
         return parts
 
+    def _is_own_text(self, data: str, column: str | None) -> bool:
+        """Return whether a text is the one that this run was trained on, wherever it lies; it is read."""
+        try:
+            found = corpus.load(data, self.run.preparation, column=column, vocabulary=self.vocabulary)
+        except UserError:  # it has words that cannot be encoded
+            return False
+        return found.sha256 == run_data.known_digest(self.run)
+
+    def check_unchanged(self, run: RunConfig, data: Corpus, *, is_named: bool) -> None:
+        """Check that the text of a new run, if it lies where this run's lay, is still the same.
+
+        Args:
+            run: Configuration of the new run.
+            data: Its text.
+            is_named: True if --data names the text; a change is then only reported.
+
+        Raises:
+            UserError: It has changed.
+        """
+        is_elsewhere = (
+            run.source is None or self.run.source is None or run.source.path != self.run.source.path
+        )
+        if (is_named and is_elsewhere) or run_data.known_digest(self.run) in (None, data.sha256):
+            return
+        is_read_alike = run.preparation == self.run.preparation and len(data.vocabulary) == len(
+            self.vocabulary
+        )
+        if not is_read_alike and self._is_own_text(run.data, run.text_column):
+            return
+        changed = (
+            f"{run.source.path if run.source else run.data} has changed since {self.directory.path} was "
+            "trained on it, so lines that are held out now may be among those that it learned"
+        )
+        if not is_named:
+            raise UserError(f"{changed}; --data {shlex.quote(run.data)} takes it all the same")
+        cli.try_print_line(changed)
+
     def _preparation(self, flag_values: Mapping[str, Any], data: str) -> Preparation | None:
-        limits = [name for name in ("min_count", "vocab_size") if name in flag_values]
+        limits = [name for name in VOCABULARY_LIMITS if name in flag_values]
         if limits and "extend_vocabulary" not in flag_values:
             raise UserError(
                 f"{flag_list(limits)} selects new words, but --init-from keeps the words of its run; "
@@ -161,7 +198,12 @@ class ParentRun:
                     f"{flag_list([name])} contradicts the run {self.directory.path}, whose text was prepared "
                     f"with {name} = {getattr(run_preparation, name)}; leave the flag out"
                 )
-        settings = {name: getattr(run_preparation, name) for name in TOKENIZER_FIELDS}
+        kept = (
+            TOKENIZER_FIELDS
+            if "extend_vocabulary" in flag_values
+            else (*TOKENIZER_FIELDS, *VOCABULARY_LIMITS)
+        )
+        settings = {name: getattr(run_preparation, name) for name in kept}
         return replace(preparation or Preparation(), **settings)
 
     def make_record(self, corpus: Corpus) -> InitFrom:

@@ -307,7 +307,10 @@ def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:
         )
     # Refuses a split that is too short.
     WindowPlan(corpus, run_config.hyperparameters, seed=run_config.choice.seed)
-    return run_data.with_source(run_config, corpus), corpus
+    run_config = run_data.with_source(run_config, corpus)
+    if parent:
+        parent.check_unchanged(run_config, corpus, is_named="data" in request.flag_values)
+    return run_config, corpus
 
 
 def _shared_facts(run: RunConfig, corpus: Corpus, ranks: Ranks) -> Facts:

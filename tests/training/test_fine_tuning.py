@@ -286,12 +286,13 @@ def test_without_data_the_text_and_its_tokenizer_are_the_run_s(
     given = ("--init-from", "../old", "--run-dir", "no")
     problem = runs.refusal(capsys, train, *given, "--data", "../text.txt", "--tokenize", "characters")
     assert "--tokenize contradicts" in problem
-    for named in ((), ("--data", tmp_path / "text.txt")):
+    (tmp_path / "copy.txt").write_text(CASES)
+    for named in ((), *(("--data", tmp_path / name) for name in ("text.txt", "copy.txt"))):
         problem = runs.refusal(capsys, train, *given, *named, "--test-fraction", "0.31")
         assert problem.startswith("--test-fraction would hold out lines of ")
     fewer = parent.derive_config({"data": "../text.txt", "test_fraction": 0.1}).preparation
     assert fewer == dataclasses.replace(old.preparation, test_fraction=0.1)
-    (tmp_path / "other.txt").write_text(CASES)
+    (tmp_path / "other.txt").write_text(f"the {CASES}")
     others = parent.derive_config({"data": "../other.txt", "test_fraction": 0.4}).preparation
     assert others == dataclasses.replace(old.preparation, test_fraction=0.4)
     (tmp_path / "text.txt").unlink()
@@ -299,6 +300,39 @@ def test_without_data_the_text_and_its_tokenizer_are_the_run_s(
     assert runs.refusal(capsys, train, *given) == moved.format(tmp_path / "text.txt")
     runs.change(Path("../old/config.json"), lambda config: config.pop("source"))  # as of an older program
     assert runs.refusal(capsys, train, *given) == moved.format("text.txt")
+
+
+@pytest.mark.parametrize(
+    "more", [(), ("--extend-vocabulary", "--min-count", "1"), ("--test-fraction", "0.05")]
+)
+def test_a_text_that_has_changed_since_is_taken_only_if_data_names_it(
+    more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lines that it has gained move others from one split to another."""
+    text, old, new = tmp_path / "text.txt", tmp_path / "old", tmp_path / "new"
+    text.write_text(CASES)
+    runs.train_run(text, old, "--min-count", "2", "--epochs", "1")
+    given = ("--init-from", old, "--device", "cpu", "--epochs", "1", *more)
+    assert runs.run_command(train, *given, "--run-dir", tmp_path / "unchanged") == 0
+    assert "has changed since" not in capsys.readouterr().out
+    text.write_text(f"{CASES.splitlines()[0]}\n{CASES}")
+    problem = runs.refusal(capsys, train, *given, "--run-dir", new)
+    assert problem.startswith(f"{text} has changed since {old} was trained on it, ")
+    assert problem.endswith(f"; --data {text} takes it all the same")
+    assert not new.exists()
+    assert runs.run_command(train, *given, "--run-dir", new, "--data", text) == 0
+    assert f"{text} has changed since {old} was trained on it, " in capsys.readouterr().out
+
+
+def test_without_new_words_the_limits_are_those_that_made_the_vocabulary(tmp_path: Path) -> None:
+    text, old = tmp_path / "text.txt", tmp_path / "old"
+    text.write_text(CASES)
+    runs.train_run(text, old, "--min-count", "3", "--epochs", "1")
+    parent = ParentRun.read(old)
+    same, extended = (parent.derive_config(flags).preparation for flags in ({}, {"extend_vocabulary": True}))
+    assert same == parent.run.preparation
+    assert extended is not None
+    assert (extended.min_count, extended.least_count) == (None, 2)
 
 
 @pytest.mark.parametrize(
