@@ -249,6 +249,7 @@ def differing_settings(groups: Sequence[RunGroup]) -> list[str]:
     settings = [group.settings for group in groups]
     every = dict.fromkeys(name for each in settings for name in each)
     values = {name: {repr(each.get(name)) for each in settings} for name in every}
+    values["data"] = {run_data.identify(group.runs[0].config) for group in groups}  # by any name
     for name, unknown in UNKNOWN.items():
         values[name].discard(repr(unknown))
     return [name for name in every if len(values[name]) > 1]

@@ -19,6 +19,7 @@ from ptb_lm.comparison.runs import UNKNOWN, Run, RunGroup, differing_settings, r
 from ptb_lm.model.hyperparameter import format_value
 from ptb_lm.pages import document
 from ptb_lm.pages.document import NOTHING, CaptionedTable, Document, Section
+from ptb_lm.training.evaluation import format_perplexity
 
 HOW_TO_READ = (
     "The best epoch is chosen by validation alone. A run that is still to end, also one that goes on after "
@@ -45,7 +46,7 @@ class _Figure:
     title: str
     key: str  # in a CSV
     value: Callable[[Run], float | None]
-    text: Callable[[float], str] = "{:,.2f}".format
+    text: Callable[[float], str] = lambda value: f"{value:,.2f}" if value < 1e7 else format_perplexity(value)
 
 
 _BEST = (

@@ -17,7 +17,8 @@ from ptb_lm.data.reading_notes import ReadingNotes
 
 COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 BINARY = (".parquet", ".arrow")
-TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", *BINARY)
+IN_FIRST_LINE = (".csv", ".tsv")  # where the names of the columns are
+TABLES = (".jsonl", ".ndjson", ".json", *IN_FIRST_LINE, *BINARY)
 DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon"}  # and their names for people
 HUB = "hf:"  # begins the name of a data set, not of a file
 USUAL = ("text", "sentence")  # names of the column that has the text
@@ -50,13 +51,19 @@ def line_values(
     Raises:
         UserError: A line is not a row, or there is no such column.
     """
-    rows = (_csv_rows if format_of(path) in (".csv", ".tsv") else _json_rows)(path, lines)
+    rows = (_csv_rows if format_of(path) in IN_FIRST_LINE else _json_rows)(path, lines)
     head = list(itertools.islice(rows, _HEAD))
-    if head:
-        names = dict.fromkeys(itertools.chain.from_iterable(row for _, row in head))
-        is_text = {name: _has_text([row.get(name) for _, row in head]) for name in names}
-        chosen = _choose(is_text, column, path, notes)
-        yield from ((number, row.get(chosen)) for number, row in itertools.chain(head, rows))
+    if not head:
+        return
+    names = dict.fromkeys(itertools.chain.from_iterable(row for _, row in head))
+    is_text = {name: _has_text([row.get(name) for _, row in head]) for name in names}
+    is_late = column not in names and format_of(path) not in IN_FIRST_LINE  # a later object may have it
+    chosen = column if column is not None and is_late else _choose(is_text, column, path, notes)
+    for number, row in itertools.chain(head, rows):
+        is_late = is_late and chosen not in row
+        yield number, row.get(chosen)
+    if is_late:
+        _choose(is_text, column, path, notes)
 
 
 def binary_values(
@@ -78,7 +85,7 @@ def binary_values(
             is_packed = path.suffix.lower() in COMPRESSION_SUFFIXES
             table = parquet.ParquetFile(io.BytesIO(file.read()) if is_packed else file)
             schema, only = table.schema_arrow, table.iter_batches
-        is_text = {each.name: _TEXT.match(str(each.type)) is not None for each in schema}
+        is_text = {each.name: _TEXT.match(str(each.type)) is not None or None for each in schema}
         chosen = _choose(is_text, column, path, notes)
         batches = only(1000, columns=[chosen]) if only else table
         values = itertools.chain.from_iterable(batch.column(chosen).to_pylist() for batch in batches)
@@ -232,10 +239,14 @@ def _csv_rows(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[str,
         ) from None
 
 
-def _has_text(values: list[Any]) -> bool:
-    """Return whether a column has text: a year may be one of its values. One without values may have some."""
+def _has_text(values: list[Any]) -> bool | None:
+    """Return whether a column has text: a year may be one of its values. One without values may have some.
+
+    None: it has no strings.
+    """
     values = [value for value in values if value not in (None, "")]
-    return not values or any(isinstance(value, str) and not _is_number(value) for value in values)
+    strings = [value for value in values if isinstance(value, str)]
+    return not values or (not all(map(_is_number, strings)) if strings else None)
 
 
 def _is_number(value: str) -> bool:
@@ -246,9 +257,9 @@ def _is_number(value: str) -> bool:
     return True
 
 
-def _choose(is_text: Mapping[str, bool], column: str | None, path: Path, notes: ReadingNotes) -> str:
+def _choose(is_text: Mapping[str, bool | None], column: str | None, path: Path, notes: ReadingNotes) -> str:
     """Return the column that is named, or the one that has the text."""
-    in_first_line = format_of(path) in (".csv", ".tsv")
+    in_first_line = format_of(path) in IN_FIRST_LINE
     where = "" if in_first_line or format_of(path) in BINARY else f" in its first {_HEAD} rows"
     if not is_text:
         raise UserError(f"{path} has no column{where}")
@@ -262,12 +273,15 @@ def _choose(is_text: Mapping[str, bool], column: str | None, path: Path, notes: 
         notes.columns[texts[0]] = in_first_line
         return texts[0]
     if column is None and not texts:
-        raise UserError(
-            f"{path} has the columns {', '.join(is_text)}, and none of them has text{where}; "
-            "--text-column takes one all the same"
+        has_strings = any(text is not None for text in is_text.values())
+        advice = (
+            "--text-column takes one all the same" if has_strings else "text is strings, none of them nested"
         )
-    lacks = "" if column is None else f"has no column {column!r}{where}; it "
+        raise UserError(
+            f"{path} has the columns {', '.join(is_text)}, and none of them has text{where}; {advice}"
+        )
+    lacks = "" if column is None else f"has no column {column!r}; it "
     raise UserError(
-        f"{path} {lacks}has the columns {', '.join(is_text)}: choose the one that has the text with "
+        f"{path} {lacks}has the columns {', '.join(is_text)}{where}: choose the one that has the text with "
         "--text-column"
     )

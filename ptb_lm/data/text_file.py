@@ -111,7 +111,7 @@ def chunks(text_slice: TextSlice) -> Iterator[tuple[int, str]]:
         _pieces(path, text_slice.column, text_slice.notes) for path in paths
     )
     selected = every if text_slice.blocks is None else _select(every, text_slice.blocks)
-    for chunk in _cut(_refuse_empty(selected, text_slice.path), text_slice.tokenizer.last_cut):
+    for chunk in _cut(_refuse_empty(selected, text_slice), text_slice.tokenizer.last_cut):
         text_slice.notes.marks.update({mark: chunk.count(mark) for mark in MARKS})
         yield line, chunk
         line += chunk.count("\n")
@@ -147,11 +147,13 @@ def _pieces(path: Path, column: str | None, notes: ReadingNotes) -> Iterator[str
         yield from _refuse_json(_decode(path), path)
 
 
-def _refuse_empty(pieces: Iterator[str], path: Path) -> Iterator[str]:
+def _refuse_empty(pieces: Iterator[str], text_slice: TextSlice) -> Iterator[str]:
     """Yield a text unchanged, unless it has no character."""
     first = next(filter(None, pieces), "")  # an empty file of several gives an empty piece
     if not first:
-        raise UserError(f"{display_name(path)} is empty")
+        rows = text_slice.notes.nulls.total()  # of a table, all of whose rows have been read
+        what = f"has no text in its {rows:,} rows; choose another --text-column" if rows else "is empty"
+        raise UserError(f"{display_name(text_slice.path)} {what}")
     yield from itertools.chain([first], pieces)
 
 

@@ -15,10 +15,11 @@ from ptb_lm.data.vocabulary import UNK
 from ptb_lm.inference import evaluated_text, loading
 from ptb_lm.inference.adaptation import AdaptationRequest
 from ptb_lm.inference.reader import score_in_pieces, tokens_per_call
-from ptb_lm.inference.scoring import format_perplexity, perplexity
+from ptb_lm.inference.scoring import perplexity
 from ptb_lm.model import backend, fastest
 from ptb_lm.model.rules import SAFE_PRECISION
 from ptb_lm.training import evaluation, run_folders
+from ptb_lm.training.evaluation import format_perplexity
 from ptb_lm.training.run_config import RunConfig
 
 
@@ -86,7 +87,9 @@ def evaluate(arguments: argparse.Namespace, request: AdaptationRequest | None, *
     tokens = len(text.ids) // batch_size * batch_size - batch_size
     unknown_words = f", {unknown:,} of them {UNK}" if unknown else ""
     token_count = f"{tokens:,} token{'s' * (tokens != 1)} scored{unknown_words}"
-    cli.print_line("\n".join([f"{text.name} perplexity {found:.4f} ({token_count})", *notes]))
+    cli.print_line(
+        "\n".join([f"{text.name} perplexity {format_perplexity(found, digits=4)} ({token_count})", *notes])
+    )
     cli.print_line(f"computed by {choice.framework} {choice.model} in {choice.precision}: {model.engine}")
 
 

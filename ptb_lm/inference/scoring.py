@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptb_lm.common import streams
-from ptb_lm.training.evaluation import perplexity_from_nll
+from ptb_lm.training.evaluation import format_perplexity, perplexity_from_nll
 
 Unit = Literal["nats", "bits"]
 NATS_PER_UNIT = {"nats": 1.0, "bits": math.log(2)}
@@ -140,11 +140,6 @@ def perplexity(total: float, tokens: int, unit: Unit = "nats") -> float:
         unit: "nats" or "bits".
     """
     return perplexity_from_nll(-total * NATS_PER_UNIT[unit], tokens) if tokens else math.nan
-
-
-def format_perplexity(perplexity: float, *, digits: int) -> str:
-    """Return a perplexity as a person reads it, with some digits behind the point."""
-    return f"{perplexity:.{digits}f}" if math.isfinite(perplexity) else "beyond the largest float"
 
 
 def write_scores(

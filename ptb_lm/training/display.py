@@ -16,7 +16,7 @@ from ptb_lm.model import parameters
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.config import Config
 from ptb_lm.training import metrics, run_data
-from ptb_lm.training.evaluation import perplexity_from_nll
+from ptb_lm.training.evaluation import format_perplexity, perplexity_from_nll
 from ptb_lm.training.metrics import JsonObject, Progress
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
@@ -137,7 +137,8 @@ def report(result: dict[str, Any], directory: RunDirectory) -> None:
     bound = result.get("best_possible_perplexity")
     best = f"; the best any model can do is {bound:.2f}" if bound else ""
     cli.try_print_line(
-        f"test perplexity {result['test_perplexity']:.2f}{best} (valid {result['valid_perplexity']:.2f}, "
+        f"test perplexity {format_perplexity(result['test_perplexity'])}{best} "
+        f"(valid {format_perplexity(result['valid_perplexity'])}, "
         f"epoch {result['best_epoch']}; {result['words_per_second']:,.0f} words/s; "
         f"{result['seconds']:,.0f} s){_final_epoch(result)}"
     )
@@ -153,7 +154,7 @@ def _final_epoch(result: dict[str, Any]) -> str:
     test, valid = result["final_test_perplexity"], result["final_valid_perplexity"]
     if (result["epochs"], valid) == (result["best_epoch"], result["valid_perplexity"]):
         return ""
-    return f"; the last epoch's weights: test {test:.2f}, valid {valid:.2f}"
+    return f"; the last epoch's weights: test {format_perplexity(test)}, valid {format_perplexity(valid)}"
 
 
 class Display:

@@ -97,3 +97,11 @@ def perplexity_from_nll(nll: float, tokens: int) -> float:
         return math.exp(nll / tokens)
     except OverflowError:
         return math.inf
+
+
+def format_perplexity(perplexity: float, *, digits: int = 2) -> str:
+    """Return a perplexity as a person reads it, with some digits behind the point."""
+    if not math.isfinite(perplexity):
+        return "beyond the largest float"
+    # That of a run that nearly diverged has up to 300 digits.
+    return f"{perplexity:.{digits}{'f' if perplexity < 1e7 else 'e'}}"

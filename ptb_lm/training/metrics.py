@@ -14,7 +14,7 @@ from ptb_lm.common import json_fields, json_files
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.json_fields import Count, NonNegative, Positive, PositiveCount
 from ptb_lm.model.config import Config
-from ptb_lm.training.evaluation import perplexity_from_nll
+from ptb_lm.training.evaluation import format_perplexity, perplexity_from_nll
 
 JsonObject: TypeAlias = dict[str, Any]  # that a run writes: a row of metrics.jsonl, a result, an environment
 # Advice for a file that has changed since it was written.
@@ -253,7 +253,8 @@ def epoch_line(row: JsonObject, config: Config, *, last_rate: float) -> str:
     rates = dict.fromkeys(f"{rate:.4g}" for rate in (row["learning_rate"], last_rate))
     return (
         f"epoch {row['epoch']:>2}/{config.epochs}  lr {' to '.join(rates)}  perplexity: "
-        f"train {row['train_perplexity']:.2f}, valid {row['valid_perplexity']:.2f}  "
+        f"train {format_perplexity(row['train_perplexity'])}, "
+        f"valid {format_perplexity(row['valid_perplexity'])}  "
         f"{row['words_per_second']:,.0f} words/s"
     )
 

@@ -198,7 +198,7 @@ def _describe_preparation(preparation: Preparation, data: Corpus, *, new_words: 
     if preparation.numbers:
         parts.append("N for numbers")
     if has_limit and preparation.vocab_size:
-        count = preparation.vocab_size if new_words is None else new_words
+        count = len(data.vocabulary) if new_words is None else new_words
         parts.append(f"the {count:,} most frequent {word}{'s' * (count > 1)}")
     elif has_limit:
         seen = f" seen {preparation.least_count} times or more" if preparation.least_count > 1 else ""

@@ -20,6 +20,7 @@ from ptb_lm.common.program import TYPED_COMMAND
 from ptb_lm.model.frameworks import AUTO
 from ptb_lm.model.ranks import Ranks
 from ptb_lm.training import processes, run_data, run_folders, seed_runs
+from ptb_lm.training.evaluation import format_perplexity
 from ptb_lm.training.fine_tuning import ParentRun
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
@@ -252,10 +253,10 @@ def _report(runs: Sequence[RunDirectory], failures: Sequence[int], folder: Path)
         cli.try_print_line(f"{which} failed and {'is' if len(failures) == 1 else 'are'} not included below")
     for split in ("test", "valid"):
         values = [result[f"{split}_perplexity"] for result in results]
-        summary = ", ".join(f"{value:.2f}" for value in values)
+        summary = ", ".join(map(format_perplexity, values))
         if len(values) > 1:
-            spread = f"{stdev(values):.2f} (mean ± standard deviation)"
-            summary = f"{fmean(values):.2f} ± {spread}: {summary}"
+            spread = f"{format_perplexity(stdev(values))} (mean ± standard deviation)"
+            summary = f"{format_perplexity(fmean(values))} ± {spread}: {summary}"
         if values:
             seeds = f"{len(values)} seed{'s' * (len(values) > 1)}"
             cli.try_print_line(f"{split} perplexity of {seeds}: {summary}")

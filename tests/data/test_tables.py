@@ -153,15 +153,18 @@ def test_an_error_in_a_pipe_counts_the_lines_of_its_text(tmp_path: Path) -> None
         ({"label": "l", "sentence": "s"}, None, "s"),
         ({"sentence": "s", "text": "t"}, None, "t"),
         ({"text": 5, "body": "b"}, None, "b"),
-        ({"abstract": None, "body": "b"}, None, "columns abstract, body: "),
+        ({"abstract": None, "body": "b"}, None, "columns abstract, body .*--text-column"),
         ({"title": "t", "body": "b"}, "title", "t"),
-        ({"title": "t", "body": "b"}, None, "columns title, body: .*--text-column"),
+        ({"title": "t", "body": "b"}, None, "columns title, body .*--text-column"),
         (
             {"title": "t", "body": "b"},
             "nothing",
-            "no column 'nothing' .* columns title, body: .*--text-column",
+            "no column 'nothing'; .* columns title, body .*--text-column",
         ),
-        ({"id": 3}, None, "columns id, and none of them has text"),
+        ({"id": 3}, None, "columns id, and none of them has text .*strings"),
+        ({"doc": {"text": "t"}}, None, "columns doc, and none of them has text .*strings"),
+        ({"id": "3"}, None, "columns id, and none of them has text .*--text-column takes one"),
+        ({"text": None, "body": "b"}, None, "has no text in its 3 rows; choose another --text-column"),
         ({"id": 3}, "id", "line 2: 3 is not text"),
         ({}, None, "has no column in "),
     ],
@@ -209,6 +212,16 @@ def test_a_column_of_an_unusual_name_is_told_once(
     notes = corpus.load(tmp_path, column=wanted).notes
     assert len(notes) == (expected is not None)
     assert all(re.fullmatch(f"the text is the column {expected}", note) for note in notes)
+
+
+def test_a_column_may_come_after_the_first_rows(tmp_path: Path) -> None:
+    """Also in one of several files only."""
+    paths = tuple(tmp_path / f"{name}.jsonl" for name in "ab")
+    for path, before in zip(paths, (0, 150), strict=True):
+        path.write_text('{"id": 1}\n' * before + '{"id": 1, "body": "late"}\n')
+    text_slice = TextSlice(paths[0], column="body", shards=paths[1:])
+    assert list(text_file.lines(text_slice)) == ["late", "late"]
+    assert text_slice.notes.nulls.total() == 150
 
 
 def test_a_name_of_two_columns_names_no_text(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import runs
 
 from ptb_lm import train
-from ptb_lm.training.evaluation import perplexity_from_nll
+from ptb_lm.training.evaluation import format_perplexity, perplexity_from_nll
 
 # The columns that every row has.
 COLUMNS = {"epoch", "learning_rate", "train_perplexity", "valid_perplexity", "words_per_second", "seconds"}
@@ -84,3 +84,11 @@ def test_the_result_agrees_with_the_metrics_and_names_the_run(run: Path, rows: l
 )
 def test_perplexity(nll: float, tokens: int, expected: float) -> None:
     assert perplexity_from_nll(nll, tokens) == pytest.approx(expected, rel=1e-15, nan_ok=True)
+
+
+@pytest.mark.parametrize("value", [1.004, 98.7654, 1e6 / 3, 2e7, 3.21e250, 1e308])
+def test_a_perplexity_of_any_size_is_a_short_number(value: float) -> None:
+    for digits in (1, 2, 4):
+        text = format_perplexity(value, digits=digits)
+        assert len(text) <= 12 + digits
+        assert float(text) == pytest.approx(value, rel=10.0**-digits)

@@ -19,6 +19,7 @@ from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.torch_backend.runtime import Runtime
 from ptb_lm.torch_backend.settings import convert_allocation_errors
+from ptb_lm.training.evaluation import format_perplexity
 from ptb_lm.training.run_config import RunConfig
 
 RESULT = "result.json"
@@ -134,12 +135,15 @@ def _report(
 ) -> None:
     tokens = len(text.ids) - 1
     print_line(
-        f"{text.name} perplexity {perplexities.adapted:.4f}, adapted to the text by {adaptation.name} "
-        f"({tokens:,} token{'s' * (tokens != 1)} scored, each before the model adapts to it)"
+        f"{text.name} perplexity {format_perplexity(perplexities.adapted, digits=4)}, adapted to the text by "
+        f"{adaptation.name} ({tokens:,} token{'s' * (tokens != 1)} scored, each before the model adapts to "
+        "it)"
     )
     if perplexities.without_cache is not None:
-        print_line(f"by dynamic evaluation alone it is {perplexities.without_cache:.4f}")
-    print_line(f"not adapted it is {perplexities.unadapted:.4f}")
+        print_line(
+            f"by dynamic evaluation alone it is {format_perplexity(perplexities.without_cache, digits=4)}"
+        )
+    print_line(f"not adapted it is {format_perplexity(perplexities.unadapted, digits=4)}")
     if text.note:
         print_line(text.note)
 

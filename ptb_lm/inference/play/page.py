@@ -21,6 +21,7 @@ from ptb_lm.inference.inputs import encode, split_sentences
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.sampling import Prediction, likeliest
 from ptb_lm.training import run_folders
+from ptb_lm.training.evaluation import format_perplexity
 
 LIKELIEST = 5  # words that are shown beside one that was read
 MOST_WORDS = 500  # read or continued from: a word takes some milliseconds
@@ -118,7 +119,7 @@ def write_page(content: PageContent, *, model: str) -> str:
         content=content,
         model=model,
         eos=EOS,
-        perplexity=scoring.format_perplexity(perplexity, digits=1),
+        perplexity=format_perplexity(perplexity, digits=1),
         edges=[*edges, f"{BOUNDS[-1]} and more"],
         colours={"light": LIGHT, "dark": DARK},
         text_colour=TEXT,
@@ -161,7 +162,7 @@ def description(model: LanguageModel) -> str:
         UserError: The run's result cannot be read.
     """
     result = run_folders.find(model.run).read_result()
-    test = f", test perplexity {result['test_perplexity']:.2f}" if result else ""
+    test = f", test perplexity {format_perplexity(result['test_perplexity'])}" if result else ""
     line = f"{streams.escape_controls(str(model.run))}: {len(model.vocabulary):,} words{test}"
     if model.vocabulary.unknown is not None:
         return line
