@@ -675,7 +675,7 @@ void cross_entropy(int64_t tokens, int64_t words, T* logits, const int64_t* targ
 
 // ---- norm and update ----
 
-constexpr int64_t CHUNK = 4096;
+constexpr int64_t CHUNK = 256 * LANES;  // a lane adds so few squares in float that the sum is within 1e-6
 
 template <class T>
 double sum_of_squares(int64_t count, const T* values, int64_t threads) {
