@@ -170,9 +170,14 @@ def check_divisible(rows: int, among: int, *, what: str = "processes") -> None:
         raise UserError(f"--batch-size {rows} is too small for {among} {what}; use at most {rows} of them")
     if rows % among:
         less = rows - rows % among
+        fewer, more = (
+            next(n for n in numbers if rows % n == 0)
+            for numbers in (range(among, 0, -1), range(among, rows + 1))
+        )
         raise UserError(
             f"--batch-size {rows} is not divisible by {among} {what} ({rows} = {among} x {rows // among} + "
-            f"{rows % among}); use {less} or {less + among}"
+            f"{rows % among}); use {fewer} or {more} {what}, or {less} or {less + among} rows (a resumed run "
+            "keeps its rows)"
         )
 
 

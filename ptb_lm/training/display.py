@@ -99,7 +99,9 @@ def print_resumed(progress: Progress, before: Config, config: Config, plan: Wind
                 f"--schedule {config.schedule} ends with the last epoch: {config.epochs} epochs in place of "
                 f"{before.epochs} change the learning rate, which is {rate:.3g} now"
             )
-    print_changes(*progress.environments[-2:], has_dropout=config.has_dropout)
+    # The masks of a run that had no dropout are the first ones.
+    has_dropout = before.has_dropout and config.has_dropout
+    print_changes(*progress.environments[-2:], has_dropout=has_dropout)
 
 
 def print_changes(before: dict[str, Any], now: dict[str, Any], *, has_dropout: bool) -> None:

@@ -235,7 +235,9 @@ def test_runs_on_other_text_are_another_row(folder: Path, tmp_path: Path) -> Non
 
 def test_a_text_is_the_same_by_another_name(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "data", tmp_path / "renamed")
-    other = runs.train_run(tmp_path / "renamed", tmp_path / "run", "--seed", "3", *WIDE, "--init-scale", "0.3")
+    other = runs.train_run(
+        tmp_path / "renamed", tmp_path / "run", "--seed", "3", *WIDE, "--init-scale", "0.3"
+    )
     assert "data" not in differences(folder / "seeds", other)
     assert "init scale" in differences(folder / "seeds", other)
 

@@ -155,7 +155,7 @@ def test_a_stopped_run_goes_on_exactly(folder: Path, found: dict[str, Any]) -> N
 
 
 def test_an_indivisible_batch_is_refused(way: str, found: dict[str, Any]) -> None:
-    assert "(5 = 2 x 2 + 1); use 4 or 6" in found["indivisible"]["error"]
+    assert "(5 = 2 x 2 + 1); use 1 or 5" in found["indivisible"]["error"]
     assert f"2 {way}" in found["indivisible"]["error"]
 
 

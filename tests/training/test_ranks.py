@@ -189,7 +189,7 @@ def test_each_rank_has_its_own_stream_of_masks(folder: Path, found: dict[str, li
 @pytest.mark.parametrize(
     ("case", "parts"),
     [
-        ("indivisible", ["--batch-size 5", "2 processes", "use 4 or 6"]),
+        ("indivisible", ["--batch-size 5", "2 processes", "use 1 or 5", "4 or 6 rows"]),
         ("other text", ["rank 1 of 2", "corpus", "rank 0"]),
         ("no text", ["rank 1 of 2", "missing"]),
         ("other rate", ["rank 1 of 2", "learning_rate", "rank 0", ": 0.5, not 1.0"]),
