@@ -93,6 +93,7 @@ def assert_steps_equal_the_reference(
             x_BT,
             y_BT,
             expected_state,
+            cell=config.cell_declaration,
             activation_penalty=config.activation_penalty,
             slowness_penalty=config.slowness_penalty,
             **masks,
@@ -131,8 +132,8 @@ def assert_steps_equal_the_reference(
             for found_BH, state_BH in zip(carried[name], layers, strict=True):
                 used_BH = found_BH[:, : state_BH.shape[1]]  # kept as wide as the widest layer's
                 np.testing.assert_allclose(used_BH, state_BH, rtol=0, atol=10 * bound, err_msg=f"step {step}")
-    assert any(clipped)
-    assert not all(clipped)
+    assert any(clipped), "no step is clipped: give the case a smaller max_grad_norm"
+    assert not all(clipped), "every step is clipped: give the case a larger max_grad_norm"
 
 
 def adam_update(

@@ -61,14 +61,14 @@ def choose_safe(
     row = registry.get(name)
     if row is not None and "model" not in values:
         wanted = [value for kind in ("execution", "unroll", "precision") if (value := values.get(kind))]
+        models = [model for model in SAFE_MODELS if model in row.models] or [*row.models]
         possible = [
             model
-            for model in SAFE_MODELS
-            if model in row.models
-            and model in cells.CELLS[cell].layers.get(name, ())
+            for model in models
+            if cell in cells.names_for(name, model)
             and not any((model, value) in row.refusals for value in wanted)
         ]
-        values["model"] = possible[0] if possible else SAFE_MODELS[0]  # whose refusal says what is possible
+        values["model"] = (possible or models)[0]  # the refusal of the first says what is possible
     return Choice.create(registry, **values)
 
 

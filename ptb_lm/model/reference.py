@@ -1,7 +1,8 @@
 """A recurrent language model in NumPy, forward and backward: the oracle for every backend.
 
 The stack of layers under it is a classifier's, too. It takes sequences of different lengths, and reads them
-in one direction or in both. The weights' names tell the cell, whose steps are in ptb_lm.model.cells.
+in one direction or in both. The weights' names tell the cell, whose steps are in ptb_lm.model.cells; a cell
+whose options show in no shape must be given as `cell`.
 Written to be read and checked, not to be fast. It computes in the precision of the weights it is given.
 
 Shapes: B = batch, T = time steps, V = vocabulary, E = embedding width, I = a stack's input width, H = hidden
@@ -28,7 +29,7 @@ def zero_state(weights: Mapping[str, Array], batch: int) -> State:
 
 
 def log_probabilities(
-    weights: Mapping[str, Array], x_BT: NDArray[np.integer], state: State
+    weights: Mapping[str, Array], x_BT: NDArray[np.integer], state: State, *, cell: Cell | None = None
 ) -> tuple[State, Array]:
     """Return the state after, and the log-probabilities [B, T, V] of every word after each one, in nats.
 
@@ -36,9 +37,10 @@ def log_probabilities(
         weights: Canonical parameters, as in `loss_and_gradients`.
         x_BT: Input word ids.
         state: The state before the window.
+        cell: The declaration of the cell; None: what the weights tell of it.
     """
     kernel_HV = weights["softmax.kernel"] if "softmax.kernel" in weights else weights["embedding"].T
-    output_TBH, after, _ = stack_forward(weights, weights["embedding"][x_BT.T], state)
+    output_TBH, after, _ = stack_forward(weights, weights["embedding"][x_BT.T], state, cell=cell)
     log_p_TBV = log_softmax(output_TBH @ kernel_HV + weights["softmax.bias"])
     return after, log_p_TBV.swapaxes(0, 1)
 
@@ -49,6 +51,7 @@ def loss_and_gradients(
     y_BT: NDArray[np.integer],
     state: State,
     *,
+    cell: Cell | None = None,
     masks: Sequence[Array] | None = None,
     weight_masks: Mapping[str, Array] | None = None,
     activation_penalty: float = 0.0,
@@ -65,6 +68,7 @@ def loss_and_gradients(
         x_BT: Input word ids.
         y_BT: Target word ids.
         state: The state before the window; no gradient flows into it.
+        cell: The declaration of the cell; None: what the weights tell of it.
         masks: L + 1 dropout masks, 0 or 1 / keep_prob: [T, B, E] for the embedding's output, then [T, B, H]
             for the output of each layer; [1, B, ...] where one holds for all time steps. None: no dropout.
         weight_masks: Masks of parameters by canonical name, which broadcast to their shapes: [V, 1] for the
@@ -88,7 +92,8 @@ def loss_and_gradients(
     # Forward.
     top_mask = 1.0 if masks is None else masks[-1]
     inner_masks = None if masks is None else [*masks[:-1], np.ones_like(masks[-1])]
-    raw_TBH, after, tape = stack_forward(dropped, dropped["embedding"][x_TB], state, masks=inner_masks)
+    x_TBE = dropped["embedding"][x_TB]
+    raw_TBH, after, tape = stack_forward(dropped, x_TBE, state, masks=inner_masks, cell=cell)
     output_TBH: Array = raw_TBH * top_mask
     log_p_TBV = log_softmax(output_TBH @ kernel_HV + weights["softmax.bias"])
     log_p_TB1 = np.take_along_axis(log_p_TBV, y_TB1, axis=-1)
@@ -129,6 +134,7 @@ def log_softmax(logits: Array) -> Array:
 class Tape(NamedTuple):
     """What stack_backward needs of a forward pass."""
 
+    cell: Cell
     valid_TB1: NDArray[np.bool_]  # whether a step is within its sequence's length
     masks: Sequence[Array | float]
     steps: Sequence[Sequence[Any]]  # each layer's or direction's tape of each step, in the state's order
@@ -141,6 +147,7 @@ def stack_forward(
     *,
     lengths_B: NDArray[np.integer] | None = None,
     masks: Sequence[Array] | None = None,
+    cell: Cell | None = None,
 ) -> tuple[Array, State, Tape]:
     """Run a stack of recurrent layers over sequences.
 
@@ -153,6 +160,7 @@ def stack_forward(
         lengths_B: Steps of each sequence, 1 to T. None: all T.
         masks: L + 1 dropout masks, 0 or 1 / keep_prob: [T, B, I] for the input, then [T, B, its output
             width] for the output of each layer; [1, B, ...] where one holds for all steps. None: no dropout.
+        cell: The declaration of the cell; None: what the weights tell of it.
 
     Returns:
         (output_TBK, state, tape): the output is zero beyond a sequence's length; the state is the one after
@@ -168,7 +176,7 @@ def stack_forward(
     if not all(1 <= length <= steps for length in lengths_B):
         raise ValueError(f"lengths must be 1 to {steps}, not {lengths_B}")
     valid_TB1 = (np.arange(steps)[:, None] < lengths_B)[..., None]
-    cell, layers = parameters.cell_of(weights), _layers(weights)
+    cell, layers = cell or parameters.cell_of(weights), _layers(weights)
     kept: Sequence[Array | float] = [1.0] * (len(layers) + 1)
     if masks is not None:
         kept = [np.where(valid_TB1, mask, 0) for mask in masks]
@@ -185,7 +193,7 @@ def stack_forward(
             after.append(last)
             tapes.append(tape)
         output_TBK = np.concatenate(outputs, axis=-1) * mask
-    return output_TBK, after, Tape(valid_TB1, kept, tapes)
+    return output_TBK, after, Tape(cell, valid_TB1, kept, tapes)
 
 
 def stack_backward(
@@ -203,8 +211,8 @@ def stack_backward(
         (d_x_TBI, gradients, d_state): dL/dx, which is zero beyond a sequence's length; the gradient with
         respect to each of the stack's parameters; dL/dstate, with respect to the state before.
     """
-    cell, layers = parameters.cell_of(weights), _layers(weights)
-    valid_TB1, masks, tapes = tape
+    cell, valid_TB1, masks, tapes = tape
+    layers = _layers(weights)
     d_before = list(zero_state(weights, d_output_TBK.shape[1]) if d_state is None else d_state)
     gradients = dict[str, Array]()
     d_valid_TBK: Array = np.where(valid_TB1, d_output_TBK, 0)

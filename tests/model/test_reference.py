@@ -11,6 +11,7 @@ from support import assert_gradients, random_weights, random_windows
 from training_steps import adam_update
 
 from ptb_lm.model import parameters, reference, reference_updates
+from ptb_lm.model.cells.lstm import LSTM
 from ptb_lm.model.config import Config
 
 VOCABULARY = 11
@@ -222,3 +223,33 @@ def test_single_precision_stays_single(tiny_config: Config) -> None:
     updated, _ = reference_updates.sgd_update(weights, gradients, learning_rate=1.0, max_grad_norm=1.0)
     for array in (*gradients.values(), *after[0], *after[1], *updated.values()):
         assert array.dtype == np.float32
+
+
+def test_a_cell_that_is_given_has_options_that_no_shape_tells(tiny_config: Config) -> None:
+    """One whose input is halved does what another does whose kernel is halved."""
+
+    class HalfLSTM(LSTM):
+        def step(self, weights: Any, x_BI: Any, state: Any) -> Any:
+            return super().step(weights, x_BI / 2, state)
+
+        def step_back(self, weights: Any, tape: Any, d_state: Any) -> Any:
+            d_x_BI, d_before, gradients = super().step_back(weights, tape, d_state)
+            return d_x_BI / 2, d_before, gradients
+
+    weights = random_weights(tiny_config, VOCABULARY, seed=1)
+    ((x_BT, y_BT), *_) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
+    zero = reference.zero_state(weights, len(x_BT))
+    halved = {
+        name: array / 2 if name.endswith(".kernel") and name != "softmax.kernel" else array
+        for name, array in weights.items()
+    }
+    loss, gradients, state = reference.loss_and_gradients(weights, x_BT, y_BT, zero, cell=HalfLSTM())
+    expected, expected_gradients, expected_state = reference.loss_and_gradients(halved, x_BT, y_BT, zero)
+    assert loss == pytest.approx(expected, rel=1e-14)
+    assert loss != reference.loss_and_gradients(weights, x_BT, y_BT, zero)[0]
+    np.testing.assert_allclose(state, expected_state, rtol=1e-13)
+    for name, gradient in gradients.items():
+        factor = 0.5 if halved[name] is not weights[name] else 1.0
+        np.testing.assert_allclose(gradient, factor * expected_gradients[name], rtol=1e-12, atol=1e-15)
+    _, log_p_BTV = reference.log_probabilities(weights, x_BT, zero, cell=HalfLSTM())
+    np.testing.assert_allclose(log_p_BTV, reference.log_probabilities(halved, x_BT, zero)[1], rtol=1e-13)

@@ -60,7 +60,7 @@ class Cell(ABC):
         """Return the shape of each parameter of a layer, in a fixed order."""
 
     def options_of(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-        """Return the options, by name, of a layer whose parameters have these shapes."""
+        """Return those options, by name, that the shapes of a layer's parameters tell."""
         return {}
 
     @abstractmethod
