@@ -43,7 +43,7 @@ def _table(
 ) -> CaptionedTable:
     reference = source.references.get(group.workload, "")
     over = next((figure.name for figure in figures if figure.variant == reference), "")
-    unit = group.work.unit if group.work else "items"
+    unit = group.work.unit
     # The columns of a source by their headings; and ours beside them.
     theirs: dict[str, Callable[[Figure], str]] = {
         "ms a batch": lambda figure: _as_published(figure.seconds_per_step and figure.seconds_per_step * 1e3),
@@ -52,10 +52,8 @@ def _table(
         f"× {over}": lambda figure: _format_known(_published_ratio(source, figure), times),
     }
     here: dict[str, Callable[[Result], str]] = {
-        "ms a batch": lambda ours: _format_known(
-            ours.seconds, lambda known: significant(known.median * 1e3, 4)
-        ),
-        f"{unit} a second": lambda ours: _format_known(ours.rate, lambda known: significant(known.median, 4)),
+        "ms a batch": lambda ours: significant(ours.seconds.median * 1e3, 4),
+        f"{unit} a second": lambda ours: significant(ours.rate.median, 4),
         f"× {over}": lambda ours: _format_known(
             _ratio(ours, group, reference), lambda known: times(known.estimate)
         ),
@@ -67,13 +65,13 @@ def _table(
     # cuDNN's figures stand beside another library's where there is no GPU: then the table says which.
     beside = [title for title in here if title in theirs or title == "95 % interval"]
     beside += ["engine"] * _stands_beside_another_library(group, figures)
-    results = {figure.variant: group.result(figure.variant) for figure in figures}
+    results = {result.variant: result for result in group.measured_results}
     rows: list[list[TableCell]] = [
         [
             Name(figure.name, figure.variant),
             figure.hardware,
             *(show(figure) for show in theirs.values()),
-            *(_format_known(results[figure.variant], here[title]) for title in beside),
+            *(_format_known(results.get(figure.variant), here[title]) for title in beside),
         ]
         for figure in figures
     ]

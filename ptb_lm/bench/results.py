@@ -15,7 +15,11 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The result of a variant in a pass of a workload."""
+    """The result of a variant in a pass of a workload.
+
+    Raises:
+        statistics.StatisticsError: It has no blocks, and so neither seconds nor rates.
+    """
 
     variant: str
     label: str
@@ -29,9 +33,9 @@ class Result:
     description: str  # a description of the program; "" if there is none
 
     @property
-    def seconds(self) -> intervals.Spread | None:
+    def seconds(self) -> intervals.Spread:
         """Seconds a step, over the rounds."""
-        return self._spread(lambda row: row.seconds_per_step)
+        return intervals.spread([row.seconds_per_step for row in self.blocks])
 
     @property
     def total_time(self) -> tuple[float, int]:
@@ -39,15 +43,15 @@ class Result:
         return sum(row.seconds for row in self.blocks), sum(row.steps for row in self.blocks)
 
     @property
-    def rate(self) -> intervals.Spread | None:
+    def rate(self) -> intervals.Spread:
         """Items a second."""
-        return self._spread(lambda row: row.rate)
+        return intervals.spread([row.rate for row in self.blocks])
 
     @property
-    def mean_rate(self) -> intervals.LogMean | None:
+    def mean_rate(self) -> intervals.LogMean:
         """Items a second: the geometric mean over processes, with its interval."""
         processes = group_by_key(((row.session, row.process), row.rate) for row in self.blocks)
-        return intervals.geometric_mean([*processes.values()]) if processes else None
+        return intervals.geometric_mean([*processes.values()])
 
     @property
     def gemm_fraction(self) -> intervals.Spread | None:
@@ -102,7 +106,7 @@ class ResultGroup:
     workload: str
     pass_name: str
     baseline: str
-    work: Work | None  # None if nothing was measured
+    work: Work
     results: tuple[Result, ...]
 
     @property

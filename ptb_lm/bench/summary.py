@@ -97,8 +97,8 @@ def _group(
         workload=first.workload,
         pass_name=first.pass_name,
         baseline=baseline,
-        work=measured[0].work if measured else None,
-        results=tuple(sorted(results, key=lambda each: -each.rate.median if each.rate else math.inf)),
+        work=(measured or members)[0].work,
+        results=tuple(sorted(results, key=lambda each: -each.rate.median if each.blocks else math.inf)),
     )
 
 

@@ -105,7 +105,7 @@ def _cell(results: Path, keys: Mapping[str, Any]) -> str:
     group, result = find(results, keys, keys.get("of", "variant"))
     if group is None or result is None or not result.blocks:
         return ""
-    return FIGURES[keys["figure"]](group, result, _ratio(group, result, keys))
+    return FIGURES[keys["figure"]](result, _ratio(group, result, keys))
 
 
 def _ratio(group: ResultGroup, result: Result, keys: Mapping[str, Any]) -> LogMean | None:
@@ -114,8 +114,6 @@ def _ratio(group: ResultGroup, result: Result, keys: Mapping[str, Any]) -> LogMe
 
 
 def _rate_and_ratio(result: Result, value: LogMean | None) -> str:
-    if not result.mean_rate:
-        return ""
     shown = "" if value is None or value.error is None else f" ({formats.times(value.estimate)})"
     return f"{result.mean_rate.estimate:,.0f}{shown}"
 
@@ -128,11 +126,6 @@ def _ratio_or_1(value: LogMean | None) -> str:
     return formats.ratio(value, between=TO)
 
 
-def _precision(result: Result) -> str:
-    work = result.blocks[0].work
-    return work.precision if work else ""
-
-
 def _share(result: Result) -> str:
     if result.gemm_fraction is None:
         return ""
@@ -140,25 +133,19 @@ def _share(result: Result) -> str:
     return f"{reached:.0%}" if reached <= 1 else formats.UNDERESTIMATED
 
 
-FIGURES: dict[str, Callable[[ResultGroup, Result, LogMean | None], str]] = {
-    "words a second": lambda group, result, value: f"{result.rate.median:,.0f}" if result.rate else "",
-    "mean words a second": lambda group, result, value: (
-        f"{result.mean_rate.estimate:,.0f}" if result.mean_rate else ""
-    ),
-    "mean words a second, ratio": lambda group, result, value: _rate_and_ratio(result, value),
-    "ms": lambda group, result, value: (
-        formats.significant(result.seconds.median * 1e3) if result.seconds else ""
-    ),
-    "share of peak": lambda group, result, value: _share(result),
-    "precision": lambda group, result, value: _precision(result),
-    "ratio": lambda group, result, value: (
+FIGURES: dict[str, Callable[[Result, LogMean | None], str]] = {
+    "words a second": lambda result, _: f"{result.rate.median:,.0f}",
+    "mean words a second": lambda result, _: f"{result.mean_rate.estimate:,.0f}",
+    "mean words a second, ratio": _rate_and_ratio,
+    "ms": lambda result, _: formats.significant(result.seconds.median * 1e3),
+    "share of peak": lambda result, _: _share(result),
+    "precision": lambda result, _: result.blocks[0].work.precision,
+    "ratio": lambda _, value: (
         "" if value is None or value.error is None else formats.ratio(value, between=TO)
     ),
-    "ratio or 1": lambda group, result, value: _ratio_or_1(value),
-    "times": lambda group, result, value: formats.times(value.estimate) if value else "",
-    "interval": lambda group, result, value: (
-        formats.interval(value, between=TO) if value and value.interval else ""
-    ),
+    "ratio or 1": lambda _, value: _ratio_or_1(value),
+    "times": lambda _, value: formats.times(value.estimate) if value else "",
+    "interval": lambda _, value: formats.interval(value, between=TO) if value and value.interval else "",
 }
 
 

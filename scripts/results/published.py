@@ -5,7 +5,6 @@ or why there is none. It says what was published only where that is no figure of
 WORKLOAD, PASS: NAME finds.
 """
 
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +62,12 @@ def _format_published(figure: Figure) -> str:
 def _format_ours(results: Path, row: dict[str, Any]) -> str:
     """Return our figure in the unit of the published one; and what computed it, if not what the row names."""
     group, result = benchmarks.find(results, row)
-    if group is None or group.work is None or result is None or result.rate is None:
+    if group is None or result is None or not result.blocks:
         raise UserError(f"{row['bench']} has no figure of {row['variant']}")
-    ms = statistics.median(block.seconds_per_step for block in result.blocks) * 1e3
     unit = f"{group.work.unit} a second"
     is_rate = unit in row["published"]
-    shown = (
-        f"{formats.significant(result.rate.median)} {unit}" if is_rate else f"{formats.significant(ms)} ms"
-    )
+    figure = result.rate.median if is_rate else result.seconds.median * 1e3
+    shown = f"{formats.significant(figure)} {unit if is_rate else 'ms'}"
     cut = f" ({', '.join(group.cuts)})" if group.cuts else ""
     is_another = "processes" in row["variant"] or ("cudnn" in row["variant"] and " on cpu" in result.engine)
     return f"{shown}{cut}" + (f", by {result.engine.replace('; ', ', ')}" if is_another else "")

@@ -369,7 +369,7 @@ def test_the_only_ratio_of_1_is_the_reference_s(tmp_path: Path) -> None:
     written = list(bench_rows.rounds({"torch/basic": 1.0, "torch/block": 4.0}, count=1))
     (group,) = summarise(bench_rows.write(tmp_path, written)).groups
     shown = {
-        result.variant: benchmarks.FIGURES["ratio or 1"](group, result, benchmarks._ratio(group, result, {}))
+        result.variant: benchmarks.FIGURES["ratio or 1"](result, benchmarks._ratio(group, result, {}))
         for result in group.results
     }
     seconds = {row["variant"]: row["seconds"] / row["steps"] for row in written}

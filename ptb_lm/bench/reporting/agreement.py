@@ -114,7 +114,7 @@ def _incomparable(a: ResultGroup, b: ResultGroup) -> str:
     for name, group in (("A", a), ("B", b)):
         if (base := group.result(group.baseline)) is None or not base.blocks:
             return f"the baseline {group.baseline} was not measured in {name}"
-    for what in (*EQUAL_WORK, "precision") if a.work and b.work else ():
+    for what in (*EQUAL_WORK, "precision"):
         one, two = (
             common_precision(row for result in group.results for row in result.blocks)
             if what == "precision"
@@ -177,7 +177,7 @@ def _describe(folder: Path, summary: Summary) -> str:
 
 
 def _table(pairs: Sequence[_Pair], group: ResultGroup) -> Table:
-    baseline, unit = group.label(group.baseline), group.work.unit if group.work else "items"
+    baseline, unit = group.label(group.baseline), group.work.unit
     columns = [
         Column("", numeric=False),
         Column(f"A: × {baseline}"),
@@ -191,7 +191,7 @@ def _table(pairs: Sequence[_Pair], group: ResultGroup) -> Table:
     rows: list[list[TableCell]] = []
     for pair in pairs:
         ratios = (pair.a.ratio, pair.b.ratio, pair.change)
-        a, b = (each.rate.median for each in (pair.a, pair.b) if each.rate)
+        a, b = (each.rate.median for each in (pair.a, pair.b))
         rows.append(
             [
                 Name(pair.a.label, pair.a.variant),

@@ -31,7 +31,7 @@ CellType: TypeAlias = tuple[str, str]
 
 def choose_groups(groups: Sequence[ResultGroup]) -> list[ResultGroup]:
     """Return a pass of each workload with figures: train, as it is what people wait for, or else forward."""
-    chosen = {(group.suite, group.workload): group for group in groups if group.candidates and group.work}
+    chosen = {(group.suite, group.workload): group for group in groups if group.candidates}
     return list(chosen.values())
 
 
@@ -69,8 +69,7 @@ def _heading(group: ResultGroup, groups: Sequence[ResultGroup]) -> str:
     """Return the heading of a group's speeds; the suite is part of it where there are several."""
     suite = f"{group.suite}: " if len({each.suite for each in groups}) > 1 else ""
     kind = "" if group.pass_name == "train" else f", {group.pass_name}"
-    unit = group.work.unit if group.work else "items"
-    return f"{suite}{group.workload}{kind}: {unit} a second"
+    return f"{suite}{group.workload}{kind}: {group.work.unit} a second"
 
 
 def table(groups: Sequence[ResultGroup]) -> Iterator[CaptionedTable]:
@@ -106,7 +105,7 @@ def plot(groups: Sequence[ResultGroup]) -> Iterator[SpeedPlot]:
         for heading, panel in speeds(chosen).items()
     }
     if panels:
-        units = distinct(group.work.unit for group in chosen if group.work)
+        units = distinct(group.work.unit for group in chosen)
         title = f"{formats.join_names(units).capitalize()} a second by cell type, with 95 % intervals"
         yield SpeedPlot(title=title, panels=panels)
 

@@ -109,14 +109,14 @@ def _workload(title: str, groups: Sequence[ResultGroup]) -> Section:
         title=title,
         paragraphs=formats.write_items(
             "work.md",
-            works=[group for group in groups if group.work],
+            works=[group for group in groups if group.measured_results],
             cuts=distinct(cut for group in groups for cut in group.cuts),
             precisions=precisions,
         ),
         tables=[CaptionedTable(table=result_table.table(groups), remarks=_remarks(groups, precisions))],
         plots=[plot for group in groups for plot in _plots(group, several=len(groups) > 1)],
         published=list(published_tables(groups)) if published_tables else (),
-        details=[each for group in groups if group.work for each in _details(group)],
+        details=[each for group in groups if group.measured_results for each in _details(group)],
     )
 
 

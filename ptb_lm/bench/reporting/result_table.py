@@ -50,7 +50,7 @@ class ResultColumn:
     def heading(self, group: ResultGroup) -> str:
         """Return the title for a group."""
         return self.title.format(
-            unit=group.work.unit if group.work else "items",
+            unit=group.work.unit,
             baseline=group.label(group.baseline),
             fastest=group.fastest.label if group.fastest else "the fastest",
         )
@@ -190,7 +190,7 @@ def pairs(group: ResultGroup) -> Table:
 
 def to_lines(groups: Sequence[ResultGroup], width: int) -> list[str]:
     """Return the tables of a terminal, one for each pass that has figures, with empty lines around them."""
-    tables = [_list_ratios(group, width) for group in groups if group.measured_results and group.work]
+    tables = [_list_ratios(group, width) for group in groups if group.measured_results]
     lines = [line for table in tables for line in ("", *table)]
     return ["", *wrap(_HOW_TO_READ, width), *lines, ""] if lines else []
 
@@ -201,14 +201,13 @@ def _list_ratios(group: ResultGroup, width: int) -> Iterator[str]:
     names = f"the baseline is {group.label(group.baseline)}"
     names += f", the fastest is {fastest.label}" if fastest else ""
     yield from wrap(f"{group.name}: {names}", width)
-    unit = group.work.unit if group.work else "items"
-    rows: list[tuple[str, ...]] = [(f"{unit}/s", "× baseline ", "× fastest ", "× next ")]
-    units = {mean.unit for result in members if (mean := result.mean_rate) and mean.error is not None}
+    rows: list[tuple[str, ...]] = [(f"{group.work.unit}/s", "× baseline ", "× fastest ", "× next ")]
+    units = {result.mean_rate.unit for result in members if result.mean_rate.error is not None}
     for result, below in zip(members, [*members[1:], None], strict=True):
         others = [speed_ratio(result, other) if other else None for other in (fastest, below)]
         ratios = [result.ratio, *others]
         shown = [text if text.endswith(SAME) else f"{text} " for text in map(marked_ratio, ratios)]
-        rows.append((significant(result.rate.median, 4) if result.rate else "", *shown))
+        rows.append((significant(result.rate.median, 4), *shown))
         units |= {ratio.unit for ratio in ratios if ratio and ratio.error is not None}
     sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for label, cells in zip(["", *(result.label for result in members)], rows, strict=True):
