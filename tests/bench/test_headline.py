@@ -87,7 +87,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     # Two programs of one name in tables: each counts.
     "one label twice": (
         [*rounds({"torch/basic": 1.0, "torch/cudnn": 2.0, "torch/cudnn@fp32": 4.0}, label="a label")],
-        ["take a label: ", "the nearest of 2."],
+        ["take a label: ", " faster than each of the other 2."],
     ),
     # The interval ends at 1: it does not leave out that both are the same.
     "intervals that touch": (
@@ -199,21 +199,21 @@ def at_most(bound: float) -> str:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_distances_are_the_ends_of_intervals(seed: int, tmp_path: Path) -> None:
-    """At least the lower end for what is slower; at most the end that is farther from 1 for the others.
+    """At least the lowest end for what is slower; at most the end that is farther from 1 for the others.
 
-    The first is the end of a wider interval.
+    The first is the end of a wider interval. It may be of a noisy one, and names none.
     """
     speeds = {**TWO, "torch/block": 2.0, "torch/jit": 1.2}
     report = document(tmp_path, rounds(speeds, noise=0.04, seed=seed))
     (group,) = summarise(tmp_path).groups
     fastest = group.fastest.variant
     near = ({"torch/block", "torch/cudnn"} - {fastest}).pop()
-    least = joint_low(group, fastest, "torch/jit") - 1
+    least = min(joint_low(group, fastest, each) for each in ("torch/basic", "torch/jit")) - 1
     low, high = interval(group, fastest, near)
     (sentence,) = report.lead
     numbers = re.findall(r"[\d.]+ %", sentence)
     assert numbers == [at_most(max(high, 1 / low) - 1), at_least(least)]
-    assert re.findall("torch/[a-z]+", sentence) == [fastest, near, fastest, "torch/jit"]
+    assert re.findall("torch/[a-z]+", sentence) == [fastest, near, fastest]
 
 
 def test_one_that_is_faster_than_every_other_is_taken(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_one_that_is_faster_than_every_other_is_taken(tmp_path: Path) -> None:
     least = joint_low(group, "torch/cudnn", "torch/jit") - 1
     (sentence,) = report.lead
     assert sentence.startswith("small, train: take torch/cudnn: ")
-    assert f" {at_least(least)} faster than torch/jit" in sentence
+    assert f" {at_least(least)} faster than each of the other 2." in sentence
 
 
 @pytest.mark.slow

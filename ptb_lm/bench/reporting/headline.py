@@ -155,7 +155,6 @@ def _compare(group: ResultGroup) -> dict[str, Any]:
     return {
         "alone": not ratios,
         "slower": slower,
-        "nearest": min(slower, key=lambda name: slower[name], default=""),
         "near": near,
         "is_vague": max(near.values(), default=0.0) > _VAGUE,
         "unknown": unknown,
