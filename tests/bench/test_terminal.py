@@ -111,6 +111,19 @@ def test_a_pass_without_figures_says_so(tmp_path: Path) -> None:
     assert lines[-1] == "small, train: failed: torch/basic and b: bad luck"
 
 
+def test_cuts_and_failures_halfway_are_told(tmp_path: Path) -> None:
+    """Of a second measurement, too; a note of all variants names none."""
+    cut = "1 of 3 steps a round (limit: 0.001 s)"
+    rows = [each for each in rounds(SPEEDS, note=cut) if "#again" not in each["variant"] or each["round"] < 2]
+    failed = unmeasured("failed", "killed", variant="torch/cudnn#again", planned_rounds=5)
+    lines = chart(tmp_path, [*rows, failed], width=120)
+    told = [line for line in lines if line.startswith("small, train, ")]
+    assert told == [
+        f"small, train, all: {cut}",
+        "small, train, torch/cudnn#again: failed after 2 of 5 rounds: killed",
+    ]
+
+
 def test_the_report_s_warnings_are_told(tmp_path: Path) -> None:
     text = " ".join(" ".join(chart(tmp_path, rounds(SPEEDS, noise=0.5))).split())
     warnings = doubts.warnings(summarise(tmp_path))

@@ -146,6 +146,14 @@ def legend(group: ResultGroup) -> Iterator[str]:
             yield f"{join_names(distinct(labels))}: {description}"
 
 
+def notes(group: ResultGroup) -> Iterator[str]:
+    """Yield what was cut, failed or is special in results, after the labels of these."""
+    noted = group_by_key((note, result.label) for result in group.results for note in result.notes)
+    for note, labels in noted.items():
+        everyone = len(labels) == len(group.measured_results) > 1
+        yield f"{'all' if everyone else ', '.join(labels)}: {note}"
+
+
 def _one_line(value: object) -> str:
     return re.sub(r"\s+", " ", str(value))
 

@@ -234,10 +234,11 @@ def _bars(speeds: Mapping[str, LogMean], width: int, block: str) -> Iterator[str
 
 
 def _notes(group: ResultGroup) -> Iterator[str]:
-    """Yield which variants have no figures and why, and what the names of the others stand for."""
+    """Yield which variants have no figures and why, what was cut, and what the names stand for."""
     unmeasured = group_by_key(
         ((result.status, result.reason), result.label) for result in group.results if not result.blocks
     )
     for (status, reason), labels in unmeasured.items():
         yield f"{group.name}: {status}: {formats.join_names(labels)}: {reason}"
+    yield from (f"{group.name}, {note}" for note in formats.notes(group))
     yield from formats.legend(group)

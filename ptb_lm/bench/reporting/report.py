@@ -127,12 +127,6 @@ def _remarks(groups: Sequence[ResultGroup], precisions: Sequence[str]) -> list[s
         (doubts.count_threads(row) or row.environment.get("threads"), variant) for variant, row in blocks
     )
     threads = group_by_key((str(count), variant) for count, variant in counts if count is not None)
-    notes: list[tuple[ResultGroup, str, list[str]]] = []
-    for group in groups:
-        noted = group_by_key((note, result.label) for result in group.results for note in result.notes)
-        for note, labels in noted.items():
-            everyone = len(labels) == len(group.measured_results) > 1
-            notes.append((group, note, ["all"] if everyone else labels))
     return formats.write_items(
         "remarks.md",
         groups=groups,
@@ -140,7 +134,7 @@ def _remarks(groups: Sequence[ResultGroup], precisions: Sequence[str]) -> list[s
         legend=distinct(line for group in groups for line in formats.legend(group)),
         threads={count: distinct(variants) for count, variants in threads.items()},
         precisions=precisions,
-        notes=notes,
+        notes=[f"{group.pass_name}, {note}" for group in groups for note in formats.notes(group)],
         unavailable=result_table.unavailable(groups),
     )
 
