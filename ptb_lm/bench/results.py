@@ -74,6 +74,12 @@ class Result:
         return len({row.round for row in self.blocks})
 
     @property
+    def is_unfinished(self) -> bool:
+        """Whether it lacks rounds, and neither a failure nor a limit of time is the reason."""
+        is_limited = any(" rounds" in row.note for row in self.blocks)  # timed_steps.Plan.note
+        return self.status == MEASURED and 0 < self.rounds < self.planned_rounds and not is_limited
+
+    @property
     def processes(self) -> int:
         """The number of processes that measured it."""
         return len({(row.session, row.process) for row in self.blocks})
@@ -130,8 +136,14 @@ class ResultGroup:
         return [result for result in self.results if result.blocks]
 
     @property
+    def unfinished(self) -> Result | None:
+        """The unfinished result with the fewest rounds, as an interrupted run leaves it."""
+        found = (result for result in self.results if result.is_unfinished)
+        return min(found, key=lambda result: result.rounds, default=None)
+
+    @property
     def candidates(self) -> list[Result]:
-        """The results measured to their end, the fastest first, each program once."""
+        """The results that no failure broke off, the fastest first, each program once."""
         whole = [result for result in self.measured_results if result.status == MEASURED]
         names = {result.variant for result in whole}
         return [

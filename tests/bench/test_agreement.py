@@ -81,6 +81,24 @@ def test_variants_of_one_benchmark_alone_are_listed(tmp_path: Path) -> None:
     ], "torch/cudnn is in both"
 
 
+def test_what_was_not_measured_to_its_end_is_told_of_both(tmp_path: Path) -> None:
+    """It failed in both; and A was interrupted."""
+    a, b = (
+        [
+            each
+            for each in rounds(SPEEDS, seed=seed)
+            if each["round"] < (count if each["variant"] == "torch/block" else 4)
+        ]
+        for seed, count in ((1, 2), (2, 3))
+    )
+    failed = unmeasured("failed", "killed", variant="torch/block", planned_rounds=5)
+    whole = row(round=4, process=99, planned_rounds=5)
+    found, _ = comparison(tmp_path, [*a, failed], [*b, failed, whole, {**whole, "variant": "torch/cudnn"}])
+    broken_off, unfinished = found.warnings
+    assert all(f"torch/block of small, train (failed in {name}: killed)" in broken_off for name in "AB")
+    assert "in A: 4 of 5 rounds" in unfinished
+
+
 def test_one_round_tells_nothing(tmp_path: Path) -> None:
     found, small = comparison(tmp_path, rounds(SPEEDS, count=1), rounds(SPEEDS))
     assert found.title.startswith("No ratio")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_rows import ENVIRONMENT, document, rounds, row, write
+from bench_rows import ENVIRONMENT, document, rounds, row, unmeasured, write
 
 from ptb_lm.bench.reporting.report import build
 from ptb_lm.bench.summary import summarise
@@ -66,6 +66,16 @@ CASES: dict[str, tuple[Any, list[str]]] = {
         [row(environment={**ENVIRONMENT, "no_kernels": "there is no C++ compiler; install g++"})],
         ["there is no C++ compiler; install g++."],
     ),
+    "an interrupted run": (
+        [each for each in rounds({**TWO, "torch/basic#again": 1.0}) if each["round"] < 3],
+        ["small, train: not measured to its end: 3 of 5 rounds."],
+    ),
+    "fewer rounds by a limit": (
+        [row(note="1 of 5 rounds (limit: 0.001 s), 1 of 3 steps a round (limit: 0.001 s)", planned_rounds=5)],
+        [],
+    ),
+    # Of which the notes tell.
+    "a failure halfway": ([row(planned_rounds=5), unmeasured("failed", "killed", planned_rounds=5)], []),
     "a quiet machine": (QUIET, []),
     "a disturbed block": ([*QUIET[:2], row(round=2, process=2, others=0.4)], ["beside 1 of 3 blocks"]),
     "one slow block": (beside(367, 200, 364, 370, 372, 373, 371, 369), []),
@@ -83,7 +93,7 @@ CASES: dict[str, tuple[Any, list[str]]] = {
     "a fine run": (again(0.01), []),
     "two variants": ([*rounds(TWO)], [UNTESTED]),
     "one round of an A/A test": (
-        [*rounds(TWO), row(variant="torch/basic#again", process=99)],
+        [*rounds(TWO), row(variant="torch/basic#again", process=99, note="1 of 5 rounds (limit: 9 s)")],
         [UNTESTED],
     ),
     "an A/A test": ([*rounds({**TWO, "torch/basic#again": 1.0})], []),

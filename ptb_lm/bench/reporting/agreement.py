@@ -70,6 +70,12 @@ def compare_benchmarks(a: Path, b: Path, *, baseline: str | None = None) -> Docu
             troubles=[(group, trouble) for group, trouble in troubles if trouble],
             alone={"A": list(_list_alone(one, two)), "B": list(_list_alone(two, one))},
             broken_off=list(_list_broken_off(common)),
+            unfinished=[
+                (name, group)
+                for pair in common
+                for name, group in zip("AB", pair, strict=True)
+                if group.unfinished
+            ],
         )
         for name in ("verdict", "left out", "how to read", "warnings")
     }
@@ -144,14 +150,14 @@ def _pairs(a: ResultGroup, b: ResultGroup) -> list[_Pair]:
 
 
 def _list_broken_off(common: Sequence[tuple[ResultGroup, ResultGroup]]) -> Iterator[str]:
-    """Yield what one benchmark measured and the other did not, or not to the end, and why."""
+    """Yield what one benchmark measured, if only halfway, and the other not to the end, and why."""
     passes = group_by_key(
         ((result.label, f"{result.status} in {name}: {result.reason}"), other.name)
         for a, b in common
         for name, one, other in (("B", a, b), ("A", b, a))
         for result in other.results
         if result.status != MEASURED
-        if (there := one.result(result.variant)) and there.status == MEASURED
+        if (there := one.result(result.variant)) and there.blocks
     )
     for (label, why), where in passes.items():
         yield f"{label} of {' and '.join(where)} ({why})"
