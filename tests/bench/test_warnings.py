@@ -56,6 +56,10 @@ CASES: dict[str, tuple[Any, list[str]]] = {
             "sessions (2026-11-21 06:00, 2026-11-22 07:30)",
         ],
     ),
+    "two machines": (
+        [row(round=n, environment={**ENVIRONMENT, "processor": name}) for n, name in enumerate("AB")],
+        ["several processors (A, B)", "different machines"],
+    ),
     "rows of TensorFlow have no torch": (MIXED[1:], []),
     "fewer cores than threads": (
         [row(environment=FEW), row(variant="keras/lstm", environment={**FEW, "threads": "one a core"})],

@@ -41,10 +41,11 @@ def shorten_commit(commit: str) -> str:
 
 
 def list_mixtures(summary: Summary) -> Iterator[str]:
-    """Yield what is not the same for all rows: commits, versions, sessions."""
+    """Yield what is not the same for all rows: commits, versions, processors, sessions."""
     facts = {
         "commits": [shorten_commit(commit) for commit in summary.environment.get("commit", ())],
         **{f"versions of {name}": summary.environment.get(name, ()) for name in _VERSIONS},
+        "processors": summary.environment.get("processor", ()),
         "sessions": [session[:16].replace("T", " ") for session in summary.sessions],
     }
     for what, values in facts.items():
