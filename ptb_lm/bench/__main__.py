@@ -125,7 +125,8 @@ _HOW_IT_IS_MEASURED: Flags = {
         "type": cli.positive_number,
         "metavar": "N",
         "help": "minutes for each workload: as many processes are measured as fit into them, or fewer if "
-        "these resolve differences of 5 %% (default: the workload's, which list SUITE shows)",
+        "three or more ratios show that these resolve differences of 5 %% (default: the workload's, which "
+        "list SUITE shows)",
     },
     "--rounds": {
         "type": cli.whole_number(1),

@@ -86,10 +86,17 @@ def _group(
         for variant, own in by_variant.items()
     }
     several = len({row.work.precision for row in members}) > 1
-    # The number of processes may be planned when some variants have already ended.
-    planned = max(row.planned_rounds for row in members)
+    # The number of processes may be planned when some variants of the session have already ended.
+    plans = group_by_key((row.session, row.planned_rounds) for row in members)
     results = [
-        _result(own, blocks[variant], wrong.get(_program(own[0])), blocks.get(baseline, ()), planned, several)
+        _result(
+            own,
+            blocks[variant],
+            wrong.get(_program(own[0])),
+            blocks.get(baseline, ()),
+            max(max(plans[row.session]) for row in own),
+            several,
+        )
         for variant, own in by_variant.items()
     ]
     return ResultGroup(
@@ -117,7 +124,7 @@ def _result(
         blocks: Those that count, by round.
         wrong: A row that says that its program is wrong, if it is.
         base: Blocks of the baseline.
-        planned: Number of rounds that the group was planned with.
+        planned: Number of rounds of its plan.
         several: True if the group has several precisions, so that the label names the variant's.
     """
     first = members[0]

@@ -1,5 +1,6 @@
 """What a measurement says of a row beside its figures."""
 
+import contextlib
 import dataclasses
 import locale
 import math
@@ -291,6 +292,35 @@ def test_processes_are_as_many_as_their_spread_needs_or_the_time_allows(
     assert runner.LEAST < run(tmp_path / "far", minutes=600.0).processes < 60
 
 
+@pytest.mark.parametrize("blocks", [10, 10_000])
+def test_a_variant_that_was_no_part_of_a_plan_is_planned_anew(
+    blocks: int,
+    tmp_path: Path,
+    fake: type[FakeProcess],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Though its pilot is interrupted, too. Who has been part of the last plan keeps it."""
+    sessions = iter("12345")
+    clock = SimpleNamespace(monotonic=time.monotonic, strftime=lambda _: next(sessions))
+    monkeypatch.setattr(runner, "time", clock)
+    monkeypatch.setattr(runner, "MOST", 9)
+    assert run(tmp_path, minutes=600.0, variants=(AGAIN,)).processes == 9
+    monkeypatch.setattr(runner, "RATIOS_FOR_A_SPREAD", 2)
+    fake.blocks_left = blocks
+    with contextlib.suppress(KeyboardInterrupt):
+        run_quick(tmp_path, minutes=600.0, variants=VARIANTS)
+    fake.blocks_left = 10_000
+    group = run_quick(tmp_path, minutes=600.0, variants=VARIANTS)
+    rounds = {result.variant: (result.rounds, result.planned_rounds) for result in group.results}
+    assert rounds == {"torch/cudnn": (18, 18), AGAIN: (18, 18), "torch/block_fused": (16, 16)}
+    assert group.unfinished is None
+    capsys.readouterr()
+    assert run_quick(tmp_path, minutes=600.0, variants=(AGAIN,)) == group
+    said = capsys.readouterr().out
+    assert re.search(r"^small: 8 processes of each variant .*, some \d minutes in all$", said, re.MULTILINE)
+
+
 @pytest.mark.parametrize("blocks", [3, 23, 24, 27])
 def test_an_interrupted_run_keeps_its_plan(
     blocks: int, tmp_path: Path, fake: type[FakeProcess], monkeypatch: pytest.MonkeyPatch
@@ -349,8 +379,8 @@ def test_the_time_of_a_process_is_that_of_both_sessions_without_the_pause() -> N
     """Each block is a row of a process of its own, whose start took two seconds."""
     blocks = [(2, "1", "2026-11-21T20:00:00"), (2, "1", "2026-11-21T20:00:10")]
     blocks += [(3, "2", "2026-11-22T08:00:00"), (3, "2", "2026-11-22T08:00:20")]
-    measured = {
-        process: msgspec.structs.replace(
+    measured = [
+        msgspec.structs.replace(
             row(index, 1.0),
             session=session,
             time=f"{at}+00:00",
@@ -358,9 +388,8 @@ def test_the_time_of_a_process_is_that_of_both_sessions_without_the_pause() -> N
             startup={"build_seconds": 0.5, "warm_up_seconds": 1.5},
         )
         for process, (index, session, at) in enumerate(blocks)
-    }
-    found: Any = SimpleNamespace(measured=measured)
-    assert runner._earlier_laps(found) == {1: 10 + 20 + 4 * 2}
+    ]
+    assert runner._earlier_laps(measured) == {1: 10 + 20 + 4 * 2}
 
 
 def test_the_seconds_of_the_first_training_step_are_told_once(
@@ -380,12 +409,11 @@ def test_a_process_of_two_passes_was_built_and_checked_once_and_warmed_up_twice(
         "forward": {"build_seconds": 1.0, "check_seconds": 2.0, "warm_up_seconds": 4.0},
         "train": {"build_seconds": 1.0, "check_seconds": 2.0, "warm_up_seconds": 8.0},
     }
-    measured = {
-        pass_name: msgspec.structs.replace(row(0, 1.0), pass_name=pass_name, startup=startup)
+    measured = [
+        msgspec.structs.replace(row(0, 1.0), pass_name=pass_name, startup=startup)
         for pass_name, startup in startups.items()
-    }
-    found: Any = SimpleNamespace(measured=measured)
-    assert runner._earlier_laps(found) == {0: 15}
+    ]
+    assert runner._earlier_laps(measured) == {0: 15}
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,12 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from ptb_lm.bench import intervals
 from ptb_lm.bench.results import distinct, group_by_key
+from ptb_lm.bench.rows import Row
 from ptb_lm.bench.run.machine import Machine
 from ptb_lm.bench.run.measurement import Measurement
 from ptb_lm.bench.run.record import Record
@@ -28,7 +29,7 @@ from ptb_lm.bench.workloads import ROUNDS_OF_A_PROCESS, Workload
 from ptb_lm.common import cli, streams
 
 LINE_SECONDS = 30.0  # between lines on progress, where no bar can be drawn
-PILOT = 4  # processes of each variant before that
+PILOT = 4  # processes of each variant before their number is planned
 LEAST, MOST = 8, 60  # processes of a plan, if there is time for them
 RESOLUTION = 0.05  # the half-width of an interval from which on more processes are not worth their time
 RATIOS_FOR_A_SPREAD = 3
@@ -73,17 +74,12 @@ def _count_blocks(workload: Workload) -> int:
 
 def _rounds(measurement: Measurement) -> Iterator[str]:
     """Measure; yield a name after each block, whether it was measured, was there, or cannot be."""
-    measurement.workload = _with_earlier_plan(measurement)
-    laps = _earlier_laps(measurement)  # seconds of each process of all variants, side by side
-    start = time.monotonic() - sum(laps.values())
+    laps = _take_over(measurement)
     index = 0
     while True:
         workload = measurement.workload
         if workload.minutes is not None and index >= PILOT * ROUNDS_OF_A_PROCESS and laps:
-            # The first lasts longer, because its programs are compared with the reference.
-            later = [seconds for process, seconds in laps.items() if process > 0]
-            lap, now = statistics.fmean(later or laps.values()), time.monotonic()
-            left = int(min((60 * workload.minutes - (now - start)) / lap, MOST))
+            left = int(min((60 * workload.minutes - sum(laps.values())) / _mean_lap(laps), MOST))
             ratios = _ratios(measurement)
             count = count_processes(
                 ratios,
@@ -91,11 +87,7 @@ def _rounds(measurement: Measurement) -> Iterator[str]:
                 affordable=index // ROUNDS_OF_A_PROCESS + max(0, left),
             )
             workload = measurement.workload = _with_processes(workload, count)
-            minutes = (now - start + lap * (workload.processes - index / ROUNDS_OF_A_PROCESS)) / 60
-            cli.print_line(
-                f"{workload.name}: {_describe_plan(workload.processes, ratios)}, "
-                f"some {minutes:.0f} minutes in all"
-            )
+            cli.print_line(f"{workload.name}: {_describe_plan(count, ratios)}, {_describe_time(count, laps)}")
         if index >= workload.rounds:
             return
         (rounds,) = (each for each in workload.rounds_by_process if index in each)
@@ -154,28 +146,38 @@ def pairs_to_measure(measurement: Measurement, index: int) -> set[tuple[str, str
     return {key for key in every if key in lacking | beside or key[1] in whole}
 
 
-def _with_earlier_plan(measurement: Measurement) -> Workload:
-    """Return the workload as it was planned, if an interrupted run has measured by a plan."""
-    workload = measurement.workload
-    rounds = [
-        row.planned_rounds
-        for row in measurement.measured.values()
-        if row.round >= PILOT * ROUNDS_OF_A_PROCESS
-    ]
-    if workload.minutes is None or not rounds:
-        return workload
-    return _with_processes(workload, max(rounds) // ROUNDS_OF_A_PROCESS)
+def _take_over(measurement: Measurement) -> dict[int, float]:
+    """Take over the plan of the last run that made one, unless a variant of this one was not part of it.
+
+    Returns:
+        The seconds of each process of all variants, side by side, that earlier runs have measured for the
+        plan that holds, or for the one that is to be made.
+    """
+    workload, measured = measurement.workload, [*measurement.measured.values()]
+    rows = [row for row in measurement.record.rows if row.workload == workload.name]
+    planned = [row for row in rows if row.is_measured and row.round >= PILOT * ROUNDS_OF_A_PROCESS]
+    if workload.minutes is None or not planned:
+        return _earlier_laps(measured)
+    sessions = distinct(row.session for row in rows)
+    later = sessions[sessions.index(planned[-1].session) + 1 :]
+    known = {row.variant for row in rows if row.session not in later}
+    if not known >= {variant.name for variant in workload.variants}:
+        return _earlier_laps([row for row in measured if row.session in later])
+    laps, count = _earlier_laps(measured), planned[-1].planned_rounds // ROUNDS_OF_A_PROCESS
+    measurement.workload = _with_processes(workload, count)
+    cli.print_line(
+        f"{workload.name}: {_describe_plan(count, [])} as planned before, {_describe_time(count, laps)}"
+    )
+    return laps
 
 
-def _earlier_laps(measurement: Measurement) -> dict[int, float]:
-    """Return the seconds of each process of all variants that earlier runs have measured, by its number.
+def _earlier_laps(measured: Sequence[Row]) -> dict[int, float]:
+    """Return the seconds of each process of all variants, by its number.
 
     They are the seconds of its variants' starts, as if these came one after the other, and the time from its
     first row to its last, of each session that had a part in it: the pause between two does not count.
     """
-    parts = group_by_key(
-        ((row.round // ROUNDS_OF_A_PROCESS, row.session), row) for row in measurement.measured.values()
-    )
+    parts = group_by_key(((row.round // ROUNDS_OF_A_PROCESS, row.session), row) for row in measured)
     laps: dict[int, float] = {}
     for (process, _), rows in parts.items():
         # A process is built and checked once, and warmed up for each pass.
@@ -215,7 +217,7 @@ def count_processes(ratios: Sequence[intervals.LogMean], *, least: int, affordab
         independent = 4 * len(ratios) / (len(ratios) + 3)
         needed = intervals.count_units(
             _spread(ratios),
-            freedom=(ratios[0].units - 1) * independent,
+            freedom=(min(ratio.units for ratio in ratios) - 1) * independent,
             half_width=math.log1p(RESOLUTION),
             most=affordable,
         )
@@ -245,3 +247,17 @@ def _describe_plan(processes: int, ratios: Sequence[intervals.LogMean]) -> str:
         return what
     half = intervals.t_quantile(processes - 1) * _spread(ratios) / math.sqrt(processes)
     return f"{what}, to resolve differences of {max(0.1, 100 * math.expm1(half)):,.1f} %"
+
+
+def _mean_lap(laps: Mapping[int, float]) -> float:
+    """Return the seconds of a further process of all variants.
+
+    The first lasts longer, because its programs are compared with the reference.
+    """
+    return statistics.fmean([seconds for process, seconds in laps.items() if process > 0] or laps.values())
+
+
+def _describe_time(processes: int, laps: Mapping[int, float]) -> str:
+    """Say how long so many processes of all variants take, with those that were measured."""
+    seconds = sum(laps.values()) + _mean_lap(laps) * (processes - len(laps))
+    return f"some {seconds / 60:.0f} minutes in all"
