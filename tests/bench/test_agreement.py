@@ -111,6 +111,7 @@ def test_one_round_tells_nothing(tmp_path: Path) -> None:
     [
         ({"baseline": "torch/cudnn"}, "the baseline is torch/basic in A and torch/cudnn in B"),
         ({"work": {**WORK, "precision": "bf16"}}, "precision is fp32 in A and bf16 in B"),
+        ({"work": {**WORK, "parameters": 9}}, "parameters is 4651600 in A and 9 in B"),
     ],
 )
 def test_the_reason_is_given_where_ratios_do_not_compare(
@@ -120,6 +121,12 @@ def test_the_reason_is_given_where_ratios_do_not_compare(
     assert found.title.startswith("No ratio")
     (told,) = left_out(found)
     assert told.endswith(why)
+
+
+def test_the_same_work_may_be_counted_otherwise(tmp_path: Path) -> None:
+    work = {**WORK, "flops_per_step": 1.2e10}
+    found, _ = comparison(tmp_path, rounds(SPEEDS, seed=1), rounds(SPEEDS, seed=2, work=work))
+    assert found.title.startswith("2 of 2 ratios agree")
 
 
 def test_a_baseline_that_was_not_measured_is_the_reason(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from ptb_lm.pages.document import NOTHING, CaptionedTable, Document, Section
 
 # Facts of an environment that tell two benchmarks apart.
 _DISTINCTIVE_FACTS = ("cpu", "processor", "device", "torch", "tensorflow", "commit")
+# Another version may count other FLOPs for the same work.
+_EQUAL_WORK = [what for what in EQUAL_WORK if what != "flops_per_step"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +122,7 @@ def _incomparable(a: ResultGroup, b: ResultGroup) -> str:
     for name, group in (("A", a), ("B", b)):
         if (base := group.result(group.baseline)) is None or not base.blocks:
             return f"the baseline {group.baseline} was not measured in {name}"
-    for what in (*EQUAL_WORK, "precision"):
+    for what in (*_EQUAL_WORK, "precision"):
         one, two = (
             common_precision(row for result in group.results for row in result.blocks)
             if what == "precision"
