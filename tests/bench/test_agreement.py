@@ -62,6 +62,14 @@ def test_a_verdict_by_rounds_alone_says_so(tmp_path: Path) -> None:
     found, small = comparison(tmp_path, a, b)
     assert small["torch/block"]["verdict"] == "agree, by rounds"
     assert "by rounds" in section(found, "How to read this").paragraphs[-1]
+    again = [
+        {**each, "variant": "torch/basic#again", "process": 90 + each["round"]}
+        for each in a
+        if each["variant"] == "torch/basic" and each["round"] < 2
+    ]
+    found, small = comparison(tmp_path, [*a, *again], [*rounds(SPEEDS, seed=2), *again])
+    assert small["torch/basic#again"]["verdict"] == "agree, by rounds"
+    assert "by rounds" in section(found, "How to read this").paragraphs[-1], "of a second measurement, too"
     found, small = comparison(tmp_path, a, list(rounds(SPEEDS, seed=2)))
     assert small["torch/block"]["verdict"] == "agree"
     assert "by rounds" not in section(found, "How to read this").paragraphs[-1]

@@ -61,12 +61,20 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     ),
     "the fastest failed": (
         broken_off({**TWO, "torch/block": 1.5}, "torch/cudnn"),
-        ["small, train: take torch/block: ", "to the end: torch/cudnn."],
+        ["small, train: take torch/block: ", "to its end: torch/cudnn."],
     ),
     "no choice": ([row()], ["only torch/basic was measured: 8,000 words a second."]),
     "the others failed": (
         [*rounds({"torch/basic": 1.0}), unmeasured("failed", "bad luck", variant="torch/cudnn")],
         ["small, train: only torch/basic was measured: "],
+    ),
+    "the others broke off": (
+        broken_off(TWO, "torch/cudnn"),
+        ["only torch/basic was measured to its end: ", "not measured to its end: torch/cudnn."],
+    ),
+    "a resolution by rounds": (
+        [{**each, "process": 1} for each in rounds({"torch/basic": 1.0, "torch/basic#again": 1.0})],
+        ["The resolution is ", "with 1 process; other processes may differ"],
     ),
     # What to take is said without it.
     "a skipped baseline": (
@@ -78,7 +86,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     ),
     "all failed": (
         [unmeasured("failed", "bad luck"), unmeasured("wrong", "off", variant="torch/cudnn")],
-        ["small, train: nothing was measured to the end."],
+        ["small, train: nothing was measured to its end."],
     ),
     "a second measurement without the first": (
         [*rounds({"torch/basic": 1.0, "torch/cudnn#again": 2.0})],

@@ -107,7 +107,7 @@ def test_a_narrow_terminal_still_gets_bars(width: int, tmp_path: Path) -> None:
 
 def test_a_pass_without_figures_says_so(tmp_path: Path) -> None:
     lines = chart(tmp_path, [unmeasured("failed", "bad luck"), unmeasured("failed", "bad luck", variant="b")])
-    assert "small, train: nothing was measured to the end." in lines
+    assert "small, train: nothing was measured to its end." in lines
     assert lines[-1] == "small, train: failed: torch/basic and b: bad luck"
 
 

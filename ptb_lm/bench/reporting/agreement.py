@@ -59,8 +59,9 @@ def compare_benchmarks(a: Path, b: Path, *, baseline: str | None = None) -> Docu
         for (first, second), (_, trouble) in zip(common, troubles, strict=True)
         if not trouble
     ]
+    every = [pair for _, pairs in compared for pair in pairs]
     # What is measured once more is no further ratio: to what it repeats it has 1 everywhere.
-    verdicts = [pair.verdict for _, pairs in compared for pair in pairs if not pair.a.is_repetition]
+    verdicts = [pair.verdict for pair in every if not pair.a.is_repetition]
     words = {
         name: formats.write_items(
             "agreement.md",
@@ -68,7 +69,7 @@ def compare_benchmarks(a: Path, b: Path, *, baseline: str | None = None) -> Docu
             agree=sum(verdict.startswith("agree") for verdict in verdicts),
             differ=sum(verdict.startswith("differ") for verdict in verdicts),
             unknown=verdicts.count("no interval"),
-            by_rounds=any(verdict.endswith("by rounds") for verdict in verdicts),
+            by_rounds=any(pair.verdict.endswith("by rounds") for pair in every),
             troubles=[(group, trouble) for group, trouble in troubles if trouble],
             alone={"A": list(_list_alone(one, two)), "B": list(_list_alone(two, one))},
             broken_off=list(_list_broken_off(common)),
