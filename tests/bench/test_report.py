@@ -23,6 +23,7 @@ from bench_rows import (
     write,
 )
 
+from ptb_lm.bench.reporting.headline import to_text
 from ptb_lm.bench.reporting.report import build, write_report
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common.errors import UserError
@@ -330,10 +331,33 @@ def test_remarks_stand_under_the_table(rows: Any, told: str, tmp_path: Path) -> 
 
 
 def test_where_nothing_is_special_the_names_alone_are_explained(tmp_path: Path) -> None:
-    _, names, rounds_, *others = remarks(document(tmp_path, ALIKE))
+    names, rounds_, *others = remarks(document(tmp_path, ALIKE))
     assert "elementary operations" in names
     assert "no interval" in rounds_
     assert not others
+
+
+@pytest.mark.parametrize("noise", [0.5, 0.001])
+def test_the_mark_of_no_difference_is_explained_where_it_stands(noise: float, tmp_path: Path) -> None:
+    speeds = {"torch/basic": 1.0, "torch/cudnn": 2.0}
+    report = document(tmp_path, rounds(speeds, noise=noise))
+    small = section(report, "small")
+    for captioned in (small.tables[0], small.details[0]):
+        is_marked = "~'" in str(captioned.table.rows)
+        assert any(remark.startswith("~: ") for remark in captioned.remarks) == is_marked == (noise > 0.1)
+    text = to_text(summarise(tmp_path), width=200, encoding="utf-8")
+    assert ("~: " in text) == (noise > 0.1)
+
+
+@pytest.mark.parametrize("blocks", [[], [row()]])
+def test_without_figures_there_is_nothing_about_them(blocks: Any, tmp_path: Path) -> None:
+    """Also if they are hidden, because they are wrong: neither details nor a ratio to the fastest."""
+    rows = [*blocks, unmeasured("wrong", "off"), unmeasured("failed", "killed", variant="torch/cudnn")]
+    small = section(document(tmp_path, rows), "small")
+    assert (small.paragraphs, small.details) == ([], [])
+    titles = [column.title for column in small.tables[0].table.columns]
+    assert not any("fastest" in title for title in titles)
+    assert "words a second" in titles
 
 
 def test_precisions_that_differ_are_in_the_labels(tmp_path: Path) -> None:

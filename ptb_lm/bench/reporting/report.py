@@ -26,7 +26,6 @@ MARKDOWN, PAGE = "report.md", "report.html"
 
 _PROCESS_FACTS = {"started"}  # they are no machine's
 _FACTS_FIRST = ("cpu", "processor", "device", "cores", "threads", "torch", "tensorflow", "commit")
-_SAME = f"{formats.SAME}: the interval holds 1, so that no difference is shown"
 
 
 def write_report(
@@ -105,6 +104,7 @@ def _workload(title: str, groups: Sequence[ResultGroup]) -> Section:
     """Describe a workload, given its passes."""
     published_tables = checkout.load("published.tables:tables")
     precisions = distinct(precision for group in groups for precision in group.precisions)
+    table = result_table.table(groups)
     return Section(
         title=title,
         paragraphs=formats.write_items(
@@ -113,7 +113,11 @@ def _workload(title: str, groups: Sequence[ResultGroup]) -> Section:
             cuts=distinct(cut for group in groups for cut in group.cuts),
             precisions=precisions,
         ),
-        tables=[CaptionedTable(table=result_table.table(groups), remarks=_remarks(groups, precisions))],
+        tables=[
+            CaptionedTable(
+                table=table, remarks=[*result_table.explain_mark(table), *_remarks(groups, precisions)]
+            )
+        ],
         plots=[plot for group in groups for plot in _plots(group, several=len(groups) > 1)],
         published=list(published_tables(groups)) if published_tables else (),
         details=[each for group in groups if group.measured_results for each in _details(group)],
@@ -130,7 +134,6 @@ def _remarks(groups: Sequence[ResultGroup], precisions: Sequence[str]) -> list[s
     return formats.write_items(
         "remarks.md",
         groups=groups,
-        same=_SAME if any(len(group.measured_results) > 1 for group in groups) else "",
         legend=distinct(line for group in groups for line in formats.legend(group)),
         threads={count: distinct(variants) for count, variants in threads.items()},
         precisions=precisions,
@@ -167,10 +170,11 @@ def _plots(group: ResultGroup, *, several: bool) -> Iterator[BarPlot]:
 def _details(group: ResultGroup) -> Iterator[CaptionedTable]:
     """Yield the table of every pair, if there are several, and the details with the machine's rates."""
     if len(group.measured_results) > 1:
+        pairs = result_table.pairs(group)
         yield CaptionedTable(
             caption=f"Every pair of {group.name}: how many times as fast as the column's the row's is",
-            table=result_table.pairs(group),
-            remarks=[_SAME],
+            table=pairs,
+            remarks=result_table.explain_mark(pairs),
         )
     yield CaptionedTable(
         caption=f"How {group.name} was measured",

@@ -1,8 +1,7 @@
 """The tables of a workload: its passes side by side in the columns of its suite, every pair, and the details.
 
-A terminal has a table for each pass. The columns of the others are those of the published tables that
-a suite makes again. What nobody can measure here has no row: below the table a line says which variants, and
-why.
+A terminal has a table for each pass. Two suites have the columns of the published tables that they make
+again. What nobody can measure here has no row: below the table a line says which variants, and why.
 """
 
 import functools
@@ -26,9 +25,9 @@ from ptb_lm.pages.document import NOTHING
 # Below and above the tables of a terminal.
 ROUNDS_ALONE = "Of fewer than three processes: some intervals lack what differs between processes."
 _HOW_TO_READ = (
-    "× is how many times as fast as the baseline, the fastest, or the next below, with its 95 % interval. "
-    f"{SAME}: the interval holds 1, so that no difference shows."
+    "× is how many times as fast as the baseline, the fastest, or the next below, with its 95 % interval."
 )
+_SAME = f"{SAME}: the interval holds 1, so that no difference is shown"
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class ResultColumn:
     """A column of measured results.
 
     Attributes:
-        title: The heading, which may name {unit}, {baseline} and {fastest}.
+        title: The heading, which may name the {baseline} and attributes of the {group}.
         value: A function of a result, None where nothing is known; or the name of an attribute of Result.
         text: A function that writes the value for people.
         numeric: True for a column that is set flush right.
@@ -49,11 +48,7 @@ class ResultColumn:
 
     def heading(self, group: ResultGroup) -> str:
         """Return the title for a group."""
-        return self.title.format(
-            unit=group.work.unit,
-            baseline=group.label(group.baseline),
-            fastest=group.fastest.label if group.fastest else "the fastest",
-        )
+        return self.title.format(group=group, baseline=group.label(group.baseline))
 
     def cell(self, result: Result, group: ResultGroup) -> str:
         """Return the text of a result's cell."""
@@ -87,11 +82,11 @@ def _fact_column(title: str, facts: str, key: str, text: Callable[[float], str])
 
 
 _BYTES = functools.partial(quantity, unit="B")
-_RATE = ResultColumn("{unit} a second", "rate", lambda rate: significant(rate.median, 4))
+_RATE = ResultColumn("{group.work.unit} a second", "rate", lambda rate: significant(rate.median, 4))
 _TIME = ResultColumn("ms a step", "seconds", lambda seconds: significant(seconds.median * 1e3))
 _SPEED_UP = ResultColumn("× {baseline} (95 % interval)", "ratio", marked_ratio)
 _TO_FASTEST = ResultColumn(
-    "× the fastest, {fastest} (95 % interval)",
+    "× the fastest, {group.fastest.label} (95 % interval)",
     lambda result, group: speed_ratio(result, group.fastest) if group.fastest else None,
     marked_ratio,
 )
@@ -137,7 +132,6 @@ DETAILS = (
 
 def table(groups: Sequence[ResultGroup]) -> Table | None:
     """Return the table of a workload's passes; None where it has no row."""
-    shown = COLUMNS.get(groups[0].suite, DEFAULT)
     left_out = _unavailable(groups)
     # Train decides the order, as it is what people wait for.
     variants = [
@@ -150,15 +144,21 @@ def table(groups: Sequence[ResultGroup]) -> Table | None:
     columns = [Column("", numeric=False)]
     for group in groups:
         prefix = f"{group.pass_name}: " if len(groups) > 1 else ""
-        columns += [Column(f"{prefix}{each.heading(group)}") for each in shown]
+        columns += [Column(f"{prefix}{each.heading(group)}") for each in _columns(group)]
     rows = []
     for variant in variants:
         label = next(each.label for group in groups if (each := group.result(variant)))
-        passes = [_cells(group.result(variant), group, shown) for group in groups]
-        if all(cells == passes[0] and cells[-1] == "" for cells in passes):
-            passes[1:] = [[""] * len(shown) for _ in passes[1:]]  # the same reason is said once
+        passes = [_cells(group.result(variant), group, _columns(group)) for group in groups]
+        if all(cells[0] == passes[0][0] and cells[-1] == "" for cells in passes):
+            passes[1:] = [[""] * len(cells) for cells in passes[1:]]  # the same reason is said once
         rows.append([Name(label, variant), *(cell for cells in passes for cell in cells)])
     return Table(columns, rows)
+
+
+def explain_mark(table: Table | None) -> list[str]:
+    """Return what the mark of some ratios in a table means, if there are such."""
+    cells = (cell for row in table.rows for cell in row) if table else ()
+    return [_SAME] * any(isinstance(cell, str) and cell.endswith(SAME) for cell in cells)
 
 
 def details(group: ResultGroup) -> Table:
@@ -192,7 +192,8 @@ def to_lines(groups: Sequence[ResultGroup], width: int) -> list[str]:
     """Return the tables of a terminal, one for each pass that has figures, with empty lines around them."""
     tables = [_list_ratios(group, width) for group in groups if group.measured_results]
     lines = [line for table in tables for line in ("", *table)]
-    return ["", *wrap(_HOW_TO_READ, width), *lines, ""] if lines else []
+    mark = f" {_SAME}." * any(f"){SAME}" in line for line in lines)
+    return ["", *wrap(f"{_HOW_TO_READ}{mark}", width), *lines, ""] if lines else []
 
 
 def _list_ratios(group: ResultGroup, width: int) -> Iterator[str]:
@@ -230,6 +231,12 @@ def _unavailable(groups: Sequence[ResultGroup]) -> dict[str, str]:
     others = {each.variant for each in results if each.status != "unavailable" or each.blocks}
     variants = [variant for variant in distinct(each.variant for each in results) if variant not in others]
     return {name: next(each.reason for each in results if each.variant == name) for name in variants}
+
+
+def _columns(group: ResultGroup) -> list[ResultColumn]:
+    """Return the columns of a group's suite; where there is no fastest, without the ratios to it."""
+    every = COLUMNS.get(group.suite, DEFAULT)
+    return [each for each in every if group.fastest or each is not _TO_FASTEST]
 
 
 def _cells(result: Result | None, group: ResultGroup, shown: Sequence[ResultColumn]) -> list[TableCell]:
