@@ -163,9 +163,12 @@ def benchmark(results: Path, folder: Path, name: str) -> None:
     """Keep the rows of a benchmark, without the place in the command that they were written to.
 
     Raises:
-        UserError: The folder holds none.
+        UserError: The folder holds none, or nothing was measured.
     """
-    found = [rows.to_values(row) for row in rows.read(folder)[0]]
+    read, _ = rows.read(folder)
+    if not any(row.is_measured for row in read):
+        raise UserError(f"{folder}: nothing was measured")
+    found = [rows.to_values(row) for row in read]
     for row in found:
         row["command"] = OUT.sub("", row["command"] or "") or None
     path = results / store.BENCH / (name + row_archive.SUFFIX)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
+from ptb_lm.bench.reporting import report
 from ptb_lm.common import cli, files, json_files, signals, streams
 from ptb_lm.common.errors import UserError
 from ptb_lm.training.run_directory import RunDirectory
@@ -110,7 +111,7 @@ class _Work:
         failed = 0
         for step in steps:
             status = 128 + self.stopped if self.stopped else self._do(step)
-            if status and (self.stopped or not step.alone):
+            if status and (self.stopped or not (step.alone or self._is_kept(step, status))):
                 return status
             failed = failed or status
         return failed
@@ -122,12 +123,14 @@ class _Work:
             return self._train(step)
         if step.after and (status := self._train(plan.training(step.after))):
             return status
-        out = self.root / "bench" / f"reproduce-{self._fill(step.id)}"
-        command = step.command(self.device)
+        out, command = self._out(step), step.command(self.device)
         is_there = False
         if step.keep == plan.ADAPTATION and not (is_there := self._is_adapted(step, command, out)):
             (out / "result.json").unlink(missing_ok=True)  # which is never replaced
-        if not is_there and (status := self._run(command, out)):
+        if step.keep == plan.BENCHMARK:
+            (out / report.MARKDOWN).unlink(missing_ok=True)  # which is written at the end
+        status = 0 if is_there else self._run(command, out)
+        if status and not self._is_kept(step, status):
             return status
         name = self._fill(step.id)
         if step.keep == plan.BENCHMARK:
@@ -136,7 +139,15 @@ class _Work:
             keep.adaptation(self.results, out / "result.json", name, self._fill(step.after))
         elif step.keep:
             keep.study(self.results, out, step.keep, name, command=command)
-        return 0
+        return status
+
+    def _out(self, step: Step) -> Path:
+        return self.root / "bench" / f"reproduce-{self._fill(step.id)}"
+
+    def _is_kept(self, step: Step, status: int) -> bool:
+        """Return whether what failed has a result: a benchmark that ended, in which a variant failed."""
+        has_ended = step.keep == plan.BENCHMARK and (self._out(step) / report.MARKDOWN).exists()
+        return has_ended and status == cli.EXIT_FAILED
 
     def _is_adapted(self, step: Step, command: str, out: Path) -> bool:
         """Return whether a run that adapts was tested by this command, with the weights that it has now."""

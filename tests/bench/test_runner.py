@@ -254,7 +254,7 @@ def test_wrong_and_failing_variants_become_rows_and_are_not_timed(tmp_path: Path
         "stale=wrong_variant:build_stale",
     ]
     flags = ["--variants", "*/custom", "--baseline", "torch/cudnn", *BRIEF, *SMALL]
-    assert run_command(bench, "run", "quick", *flags, "--add", *added, "--out", tmp_path / "out") == 0
+    assert run_command(bench, "run", "quick", *flags, "--add", *added, "--out", tmp_path / "out") == 1
     found = {row["variant"]: row for row in rows(tmp_path / "out")}
     assert {name: row["status"] for name, row in found.items()} == {
         "torch/cudnn": "measured",
@@ -274,6 +274,12 @@ def test_wrong_and_failing_variants_become_rows_and_are_not_timed(tmp_path: Path
     assert "second line" in logs["small-failing-custom.log"]
     report = (tmp_path / "out" / "report.md").read_text()
     assert "out of luck" in report
+    # Of what is not asked for again, the status says nothing.
+    for table in (variants.LANGUAGE_MODELS, variants.CLASSIFIERS):
+        for each in added:
+            table.pop(each.partition("=")[0])
+    flags = ["--variants", "right/custom", *flags[2:]]
+    assert run_command(bench, "run", "quick", *flags, "--add", *added, "--out", tmp_path / "out") == 0
 
 
 def test_what_is_wrong_in_one_process_of_several_stays_wrong(
@@ -284,7 +290,7 @@ def test_what_is_wrong_in_one_process_of_several_stays_wrong(
     monkeypatch.setenv("WRONG_VARIANT_ASKED", str(asked))
     flags = ["--add", "turning=wrong_variant:build_in_turn", "--variants", "turning/custom"]
     flags += ["--baseline", "turning/custom", "--rounds", "2", "--row-limit", "1", *SMALL]
-    assert run_command(bench, "run", "quick", *flags, "--out", out) == 0
+    assert run_command(bench, "run", "quick", *flags, "--out", out) == 1
     recorded = (out / "rows.jsonl").read_text()
     assert [row["status"] for row in rows(out)] == ["measured", "wrong"]
     assert asked.read_text() == "xx", "two processes"
@@ -292,7 +298,7 @@ def test_what_is_wrong_in_one_process_of_several_stays_wrong(
 
     for table in (variants.LANGUAGE_MODELS, variants.CLASSIFIERS):
         table.pop("turning")  # as in a process of its own
-    run_command(bench, "run", "quick", *flags, "--out", out)
+    assert run_command(bench, "run", "quick", *flags, "--out", out) == 1
     assert (out / "rows.jsonl").read_text() == recorded
     assert asked.read_text() == "xx", "nobody was asked again"
     said = capsys.readouterr().out

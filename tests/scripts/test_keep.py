@@ -180,3 +180,10 @@ def test_a_benchmark_is_kept_without_the_place_of_its_rows(out: str, tmp_path: P
     keep.benchmark(tmp_path, written, "kept")
     (kept,) = row_archive.read(tmp_path / "bench" / "kept.jsonl.gz")
     assert kept["command"] == f"{command} --rounds 5"
+
+
+def test_a_benchmark_in_which_nothing_was_measured_is_not_kept(tmp_path: Path) -> None:
+    written = bench_rows.write(tmp_path / "rows", [bench_rows.unmeasured("failed", "killed")])
+    with pytest.raises(UserError, match=r"nothing was measured$"):
+        keep.benchmark(tmp_path, written, "kept")
+    assert not (tmp_path / "bench").exists()

@@ -16,7 +16,7 @@ from results.reproduce import _Work
 from support import ROOT
 
 from ptb_lm import train
-from ptb_lm.common import json_files
+from ptb_lm.common import cli, json_files
 from ptb_lm.data import corpus
 from ptb_lm.training.run_directory import RunDirectory
 from results import keep, plan, store
@@ -201,6 +201,35 @@ def test_an_adapted_test_is_made_again_when_its_run_was(
     json_files.write(found[0], {"command": f"{step.run} --cache-theta 1"})
     assert work._do(step) == 0
     assert (len(found), tested) == (4, [False] * 3), "it was made by other flags"
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_benchmark_is_kept_beside_what_failed_in_it(
+    has_ended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one is made, too. What a full disk ended is not kept."""
+    asked, found = list[Path](), list[str]()
+
+    def measure(self: _Work, command: str, out: Path) -> int:
+        asked.append(out)
+        out.mkdir(parents=True, exist_ok=True)
+        if has_ended:
+            (out / "report.md").touch()
+        return cli.EXIT_FAILED
+
+    def keep_rows(results: Path, folder: Path, name: str) -> None:
+        found.append(name)
+
+    monkeypatch.setattr(_Work, "_listen", lambda self: None)
+    monkeypatch.setattr(_Work, "_run", measure)
+    monkeypatch.setattr(keep, "benchmark", keep_rows)
+    names = [step.id.replace("DEVICE", "cpu") for step in plan.steps_of("bench", "cpu")]
+    before = tmp_path / "bench" / f"reproduce-{names[0]}"
+    before.mkdir(parents=True)
+    (before / "report.md").touch()  # of an earlier run
+    assert _Work(tmp_path, "cpu")._make("bench") == cli.EXIT_FAILED
+    assert found == (names if has_ended else [])
+    assert len(asked) == (len(names) if has_ended else 1)
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
