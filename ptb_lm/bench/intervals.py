@@ -53,8 +53,9 @@ class LogMean:
 
     Attributes:
         mean: The mean, in nats.
-        error: The standard error of the mean; None for a single unit, which says nothing about its error.
-        freedom: Degrees of freedom of the error; 0 for a single unit.
+        error: The standard error of the mean; None for a single unit, which says nothing about its error, and
+            for a variant beside itself, which has none.
+        freedom: Degrees of freedom of the error; 0 without one.
         unit: The thing that was taken as independent.
         units: The number of these.
     """
@@ -72,11 +73,11 @@ class LogMean:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % confidence interval (low, high) of the ratio; None where there is only one unit."""
+        """The 95 % confidence interval (low, high) of the ratio; None without an error."""
         return self.interval_of(CONFIDENCE)
 
     def interval_of(self, confidence: float) -> tuple[float, float] | None:
-        """Return the interval of a confidence, between 0 and 1."""
+        """Return the interval of a confidence, between 0 and 1; None without an error."""
         if self.error is None:
             return None
         half = t_quantile(self.freedom, confidence=confidence) * self.error
@@ -180,7 +181,7 @@ def difference(a: LogMean, b: LogMean) -> LogMean:
 
 
 def count_units(deviation: float, *, freedom: float, half_width: float, most: int) -> int:
-    """Return how many units an interval needs to be so narrow, as nine of ten will be.
+    """Return the number of units with which nine of ten intervals are at most this wide.
 
     Args:
         deviation: Standard deviation of a unit, as it was estimated.

@@ -224,7 +224,7 @@ _STACKED = Workload(
     baseline="torch/basic/eager",
     measured_twice="torch/cudnn/eager",
     passes=("forward", "train"),
-    # 60 batches: 10 to warm up, 50 timed in ten rounds.
+    # Blocks of at least 5 steps, after 10 to warm up.
     min_steps=5,
     warm_up_steps=10,
 )

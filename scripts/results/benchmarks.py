@@ -47,10 +47,10 @@ def read(results: Path, name: str) -> Summary:
 
 
 def newest(results: Path, names: str | Sequence[str]) -> str:
-    """Return the benchmark that was measured last, of one or several names of which one at least exists.
+    """Return the benchmark that was measured last, of one or several names; the first if none exists.
 
     Raises:
-        UserError: One of them is broken, or none exists.
+        UserError: One of them is broken.
     """
     known = [names] if isinstance(names, str) else names
     found = [name for name in known if (results.parent / relative_path(name)).exists()]

@@ -13,8 +13,8 @@ def expand_entries(
 ) -> Iterator[dict[str, Any]]:
     """Yield an entry for each combination of what its `for` lists, the last name changing fastest.
 
-    The values of a list are texts, or tables of several names that change together. A chosen value is a key
-    of the entry too.
+    The values of a list are texts or numbers, or tables of several names that change together. A chosen
+    value is a key of the entry too.
 
     Args:
         entries: The entries as they are written.
