@@ -5,7 +5,7 @@ nonlinearities and the gradients with respect to the weights. What the steps com
 made once.
 
 A round's gate is 2 sigmoid(z) = 1 + tanh(z / 2). So a round is x + x tanh, one operation, and in half
-precision a tanh keeps digits that a gate near 1 would lose.
+precision a tanh keeps digits that a gate near 1 would lose; a gate near 0 loses some of its own.
 
 Shapes: T = time steps, B = batch, P = steps of all samples, packed as ptb_lm.torch_backend.lstm_fused
 describes; I = input width, H = hidden units, G = 4H, k = rank; W = width of what a round gates, I or H, and V

@@ -103,6 +103,41 @@ def test_the_recurrence_and_its_gradients(
 
 
 @needs_kernels
+def test_nearly_closed_gates_keep_their_digits() -> None:
+    """Each number by itself: in the norm of all, those of the open gates would hide them."""
+    stream, hidden, steps = torch.Generator().manual_seed(1), 70, 3
+
+    def between(low: float, high: float) -> torch.Tensor:
+        return low + (high - low) * torch.rand(hidden, generator=stream)
+
+    bias = torch.cat([between(-30, 2), between(-30, 2), between(0.1, 1), between(-30, 2)])
+    zeros = torch.zeros(hidden, 4 * hidden)
+    start = [torch.zeros(1, hidden), between(0.1, 1)[None]]
+    inputs = [torch.zeros(steps, 1), *start, torch.zeros(1, 4 * hidden), zeros, bias]
+    found, expected = ([value.to(dtype) for value in inputs] for dtype in (torch.float32, torch.float64))
+    results = []
+    for leaves in (found, expected):
+        for leaf in leaves:
+            leaf.requires_grad_()
+        outputs = FusedSequence.apply(*leaves, (1,) * steps)  # type: ignore[no-untyped-call]
+        ones = [torch.ones_like(output) for output in outputs]
+        results.append([*outputs, torch.autograd.grad(outputs, leaves[-1:], ones)[0]])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=0)
+
+
+@needs_kernels
+def test_a_cell_whose_gates_are_open_or_closed_forgets_nothing() -> None:
+    hidden, steps = 20, 1000
+    bias = torch.tensor([-30.0, 30.0, 30.0, 30.0]).repeat_interleave(hidden)
+    c_1H = torch.rand(1, hidden, generator=torch.Generator().manual_seed(1))
+    zeros = [torch.zeros(steps, 1), torch.zeros(1, hidden), c_1H, torch.zeros(1, 4 * hidden)]
+    with torch.no_grad():
+        outputs = FusedSequence.apply(*zeros, torch.zeros(hidden, 4 * hidden), bias, (1,) * steps)  # type: ignore[no-untyped-call]
+    assert torch.equal(outputs[1], c_1H)
+
+
+@needs_kernels
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("rounds", "rank"), [(0, 0), (1, 3), (2, 0), (5, 0), (5, 37)])
 @pytest.mark.parametrize(
