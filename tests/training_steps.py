@@ -93,9 +93,7 @@ def assert_steps_equal_the_reference(
             x_BT,
             y_BT,
             expected_state,
-            cell=config.cell_declaration,
-            activation_penalty=config.activation_penalty,
-            slowness_penalty=config.slowness_penalty,
+            **reference.settings(config),
             **masks,
         )
         factor = steps / config.num_steps if config.vary_num_steps else 1.0

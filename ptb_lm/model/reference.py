@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ptb_lm.model import parameters
 from ptb_lm.model.cells.cell import Array, Cell, LayerState
+from ptb_lm.model.config import Config
 
 State = Sequence[LayerState]  # of layer 0 forward, layer 0 reverse (if there is one), layer 1 forward ...
 
@@ -123,6 +124,15 @@ def loss_and_gradients(
     else:
         gradients["softmax.kernel"] = d_kernel_HV
     return loss, gradients, after
+
+
+def settings(config: Config) -> dict[str, Any]:
+    """Return the arguments of `loss_and_gradients` that a configuration decides."""
+    return {
+        "cell": config.cell_declaration,
+        "activation_penalty": config.activation_penalty,
+        "slowness_penalty": config.slowness_penalty,
+    }
 
 
 def log_softmax(logits: Array) -> Array:
