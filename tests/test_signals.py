@@ -179,6 +179,37 @@ def test_a_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.Mo
             monkeypatch.undo()
 
 
+STOPPED = """
+import signal, sys
+from ptb_lm.common import cli, signals
+signals.REPEAT_SECONDS = {}
+def body():
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        print("cleaned up", flush=True)
+sys.exit(cli.run("bench", body))
+"""
+
+
+@pytest.mark.parametrize(
+    ("repeat_seconds", "status", "stdout", "stderr"),
+    [
+        (60.0, 128 + signal.SIGTERM, "cleaned up\n", "bench: ended by SIGTERM\n"),
+        (0.0, -signal.SIGTERM, "", ""),
+    ],
+)
+def test_a_command_cleans_up_though_its_signal_comes_twice_at_once(
+    repeat_seconds: float, status: int, stdout: str, stderr: str
+) -> None:
+    """As `timeout` sends it: to the command, and then to its group."""
+    program = [sys.executable, "-c", STOPPED.format(repeat_seconds)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (status, stdout, stderr)
+
+
 @pytest.mark.parametrize("error", [None, RuntimeError])
 def test_a_library_that_fails_while_it_waits_gives_the_signals_back(error: type[Exception] | None) -> None:
     def wait() -> None:

@@ -24,6 +24,7 @@ _command = ""  # the running command, which opens the line
 # The signal that the command has already stopped for. Signals that come while it ends change nothing
 # (`_stop` and `_end` look at it).
 answered_signal: int | None = None
+_first_times: dict[int, float] = {}  # when each signal came first that `_stop` has heard (`add_signal`)
 
 
 class StopSignal(KeyboardInterrupt):
@@ -75,8 +76,7 @@ class StopRequest:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if add_signal(number, self._first_times) and not self.is_one_of_several:
-            signal.signal(number, self._previous[number])
-            os.kill(os.getpid(), number)  # this thread may block it
+            _hand_on(number, self._previous[number])
         if self.signal_number is None:
             self.signal_number = number
             name, is_heard = signal.Signals(number).name, not self.is_one_of_several
@@ -118,13 +118,16 @@ def handled_signals() -> list[int]:
 
 @contextlib.contextmanager
 def handle_signals(command: str) -> Iterator[None]:
-    """Inside this context a signal raises StopSignal. The same signal again ends the process at once.
+    """Inside this context the first signal raises StopSignal; the same one a second later ends the process.
+
+    As with StopRequest, others after it change nothing: a launcher may have handed it on, for example.
 
     Args:
         command: The command as the user typed it.
     """
     global _command, answered_signal
     before, _command, answered_signal = _command, command, None
+    _first_times.clear()
     previous = {number: signal.signal(number, _stop) for number in handled_signals()}
     try:
         yield
@@ -193,11 +196,21 @@ def handle_from_start() -> None:
 def _stop(number: int, frame: FrameType | None) -> None:
     if answered_signal is not None:
         return
-    signal.signal(number, signal.SIG_DFL)
+    is_first = not _first_times
+    if add_signal(number, _first_times):
+        _hand_on(number, signal.SIG_DFL)
+    if not is_first:
+        return
     if _is_importing(frame):
         # Modules in C make other errors of an exception, or lose it. Commands import before they begin.
         _end(number)
     raise StopSignal(number)
+
+
+def _hand_on(number: int, handler: Any) -> None:
+    """Let another handler act on a signal that came, and on all later ones."""
+    signal.signal(number, handler)
+    os.kill(os.getpid(), number)  # this thread may block it
 
 
 def _end(number: int) -> NoReturn:
