@@ -1,5 +1,10 @@
 """The benchmark's processes: those that die, hang, or answer nonsense."""
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
 import textwrap
 import time
 from pathlib import Path
@@ -53,26 +58,63 @@ def test_a_death_or_nonsense_is_told(
     answering.close()
 
 
+# Writes the number of a process that it starts into the file CHILD.
+STARTING = """
+import os, pathlib, subprocess, sys, time
+started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path(os.environ["CHILD"]).write_text(f"{started.pid} ")
+"""
+
+
+def wait_for_ends(*pids: int) -> None:
+    """Wait until processes are gone, or dead and not yet waited for by whoever adopted them."""
+    deadline = time.monotonic() + 30
+    for state in (Path(f"/proc/{pid}/stat") for pid in pids):
+        while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
 def test_a_process_that_hangs_is_ended_with_those_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child = tmp_path / "child"
-    program = f"""
-        import pathlib, subprocess, sys, time
-        started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        pathlib.Path({str(child)!r}).write_text(str(started.pid))
-        time.sleep(600)
-    """
-    answering = process(tmp_path, monkeypatch, program, timeout=3)
+    monkeypatch.setenv("CHILD", str(tmp_path / "child"))
+    answering = process(tmp_path, monkeypatch, f"{STARTING}\ntime.sleep(600)", timeout=3)
     with pytest.raises(WorkerError, match=r"\b3 s\b"):
         answering.ask(what="hello")
     answering.close()
-    state = Path(f"/proc/{child.read_text()}/stat")
-    deadline = time.monotonic() + 30
-    # Gone, or dead and not yet waited for by whoever adopted it.
-    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for_ends(int((tmp_path / "child").read_text()))
+
+
+ASKING = """
+from ptb_lm.bench.run.process import WORKER, Process
+worker = Process(WORKER)
+print(worker._process.pid, flush=True)
+worker.ask(**{"import": "hanging:build"})
+"""
+
+
+def test_a_worker_that_hangs_ends_with_a_bench_that_is_killed(tmp_path: Path) -> None:
+    """And those that it started: the program takes a core, and reads no end of stdin."""
+    (tmp_path / "hanging.py").write_text(f"{STARTING}\nwhile True: pass")
+    child = tmp_path / "child"
+    with subprocess.Popen(
+        [sys.executable, "-c", ASKING],
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "CHILD": str(child)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as asking:
+        assert asking.stdout is not None
+        worker = int(asking.stdout.readline())
+        while not child.exists() or not child.read_text().endswith(" "):
+            assert asking.poll() is None
+            time.sleep(0.05)
+        asking.kill()
+    try:
+        wait_for_ends(worker, int(child.read_text()))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(worker, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -135,3 +136,19 @@ class Process:
             return f"its process was ended by signal {-status}{memory}"
         lines = self.stderr().strip().splitlines()
         return f"its process ended with status {status}" + (f": {lines[-1]}" if lines else "")
+
+
+def end_with_asker() -> None:
+    """See to it that this process, and those that it started, end as soon as nobody can ask it any more.
+
+    A program that does not come back never reads the end of stdin. It would take a core for ever, and disturb
+    the next benchmark.
+    """
+    threading.Thread(target=_wait_and_end, daemon=True).start()
+
+
+def _wait_and_end() -> None:
+    asker = select.poll()
+    asker.register(sys.stdin, 0)  # for nothing but its end, of which poll always tells
+    asker.poll()
+    os.killpg(os.getpid(), signal.SIGKILL)

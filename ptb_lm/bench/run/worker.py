@@ -33,7 +33,7 @@ from ptb_lm.bench import check, variants
 from ptb_lm.bench.check import expected
 from ptb_lm.bench.rows import check_facts
 from ptb_lm.bench.run import machine, record, timed_steps
-from ptb_lm.bench.run.process import WorkerError
+from ptb_lm.bench.run.process import WorkerError, end_with_asker
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.common import host
@@ -302,4 +302,5 @@ def host_memory() -> int:
 
 
 if __name__ == "__main__":
+    end_with_asker()
     sys.exit(main())
