@@ -6,6 +6,7 @@ What can be wrong, in every workload of every suite, is in test_mutants.py.
 import dataclasses
 import functools
 import math
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -687,6 +688,25 @@ def test_the_oldest_answers_are_forgotten(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_process_of_its_own_gives_the_same_answer(question: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expected, "INLINE", 0)
     np.testing.assert_equal(expected._compute(question), question.answer())
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("kill -9 $$", "was ended by signal 9; perhaps for want of memory"),
+        ("echo Traceback >&2; echo 'MemoryError: 8 TiB' >&2; exit 1", "status 1: MemoryError: 8 TiB"),
+    ],
+)
+def test_a_process_of_the_reference_that_ends_is_told(
+    program: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{program}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(expected, "INLINE", 0)
+    with pytest.raises(ChildProcessError, match=f"reference.*{re.escape(told)}$"):
+        expected._compute(language_question.LanguageQuestion(UNDROPPED, 3, (), True, 3))
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (WIDTH,), (200, 800), (1000, 101)])

@@ -5,14 +5,13 @@ keep. A large question is computed in a process of its own, because the memory t
 count as the variant's.
 """
 
-import base64
 import contextlib
 import hashlib
 import inspect
 import io
 import pickle
+import subprocess
 import sys
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm.bench.run.process import WORKER, Process
+from ptb_lm.bench.run.process import describe_end
 from ptb_lm.common import files
 
 Answer = dict[str, NDArray[np.float64]]
@@ -171,18 +170,18 @@ def _key(question: Question) -> str:
 def _compute(question: Question) -> Answer:
     if question.multiply_adds <= INLINE:
         return question.answer()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        contextlib.closing(Process(WORKER, own_session=False)) as process,
-    ):
-        path = Path(folder) / "answer.npz"
-        process.ask(reference=base64.b64encode(pickle.dumps(question)).decode(), path=str(path))
-        return _arrays(path.read_bytes())
+    program = f"from {__name__} import write_answer; write_answer()"
+    done = subprocess.run([sys.executable, "-c", program], input=pickle.dumps(question), capture_output=True)
+    if done.returncode:
+        stderr = done.stderr.decode(errors="replace")
+        sys.stderr.write(stderr)
+        raise ChildProcessError(f"the reference's process {describe_end(done.returncode, stderr)}")
+    return _arrays(done.stdout)
 
 
-def write_answer(pickled: bytes, path: Path) -> None:
-    """Compute the answer to a pickled question of this program's own, and write it to a file."""
-    path.write_bytes(_body(pickle.loads(pickled).answer()))  # noqa: S301
+def write_answer() -> None:
+    """Write the answer to a pickled question of this program's own, which stdin has, to stdout."""
+    sys.stdout.buffer.write(_body(pickle.load(sys.stdin.buffer).answer()))  # noqa: S301
 
 
 def _read(path: Path) -> Answer | None:

@@ -34,12 +34,13 @@ class WorkerError(Exception):
 class Process:
     """A Python module in a process of its own, which replies to each line with a line.
 
+    It has a session of its own: a Ctrl-C at the terminal does not reach it, and the processes that it started
+    are ended with it.
+
     Args:
         arguments: The module's name, and its arguments.
         environment: Variables that the process gets beside ours.
         timeout: Seconds after which a process that does not reply is ended.
-        own_session: Session of its own for the process. A Ctrl-C at the terminal then does not reach it, and
-            the processes that it started are ended with it. A worker's own processes stay in its session.
     """
 
     def __init__(
@@ -47,11 +48,9 @@ class Process:
         *arguments: str,
         timeout: float = TIMEOUT,
         environment: Mapping[str, str] | None = None,
-        own_session: bool = True,
     ) -> None:
         self._timeout = min(timeout, threading.TIMEOUT_MAX)
         self._is_silent = False  # for longer than that
-        self._own_session = own_session
         # Not a pipe, which nobody would empty.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._process = subprocess.Popen(
@@ -61,7 +60,7 @@ class Process:
             stderr=self._stderr,
             text=True,
             env={**os.environ, **(environment or {})},
-            start_new_session=own_session,
+            start_new_session=True,
         )
 
     def ask(self, **request: Any) -> dict[str, Any]:
@@ -121,9 +120,6 @@ class Process:
         self._kill()
 
     def _kill(self) -> None:
-        if not self._own_session:
-            self._process.kill()
-            return
         with contextlib.suppress(ProcessLookupError):  # none of the group is left
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -131,11 +127,16 @@ class Process:
         status = self._process.wait()
         if self._is_silent:
             return f"its process did not answer within {self._timeout:g} s"
-        if status < 0:
-            memory = "; perhaps for want of memory" if status == -9 else ""
-            return f"its process was ended by signal {-status}{memory}"
-        lines = self.stderr().strip().splitlines()
-        return f"its process ended with status {status}" + (f": {lines[-1]}" if lines else "")
+        return f"its process {describe_end(status, self.stderr())}"
+
+
+def describe_end(status: int, stderr: str) -> str:
+    """Return a clause about a process that has ended: by which signal, or with which status and last line."""
+    if status < 0:
+        memory = "; perhaps for want of memory" if status == -9 else ""
+        return f"was ended by signal {-status}{memory}"
+    lines = stderr.strip().splitlines()
+    return f"ended with status {status}" + (f": {lines[-1]}" if lines else "")
 
 
 def end_with_asker() -> None:

@@ -4,7 +4,6 @@ A line of stdin is a request, and each has a line of stdout as its reply. A repl
 "reason" is a refusal, and the last. The requests are:
 
 - {"import": "MODULE:FUNCTION"}: whether --add can use it. The reply has a digest of its source.
-- {"reference": a pickled expected.Question, "path": a file}: write the reference's answer to the file.
 - {"order": a job}: build the job's variant. The reply has its facts.
 - {"check": true}: compare it with the reference. The reply has more facts.
 - {"pass": ..., "steps": ..., "untimed": ...}: time a block of steps.
@@ -12,7 +11,6 @@ A line of stdin is a request, and each has a line of stdout as its reply. A repl
   before, unless its own first losses are the "same". The reply has these, and more facts.
 """
 
-import base64
 import contextlib
 import gc
 import importlib
@@ -30,10 +28,9 @@ from typing import Any, TextIO
 import numpy as np
 
 from ptb_lm.bench import check, variants
-from ptb_lm.bench.check import expected
 from ptb_lm.bench.rows import check_facts
 from ptb_lm.bench.run import machine, record, timed_steps
-from ptb_lm.bench.run.process import WorkerError, end_with_asker
+from ptb_lm.bench.run.process import end_with_asker
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.common import host
@@ -194,8 +191,6 @@ def main() -> int:
             _write(replies, {"status": "unavailable", "reason": str(error)})
         except check.WrongError as error:
             _write(replies, {"status": "wrong", "reason": str(error)})
-        except WorkerError as error:  # of the process that was asked for the reference's answer
-            _write(replies, {"status": error.status, "reason": str(error)})
         except Exception as error:
             # Whatever it is, it becomes this variant's row; the others go on.
             traceback.print_exc()
@@ -205,13 +200,10 @@ def main() -> int:
 
 
 def _replies(requests: Iterator[dict[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the replies: to one request about a module or the reference, or to a job and all after it."""
+    """Yield the replies: to one request about a module, or to a job and all after it."""
     first = next(requests)
     if "import" in first:
         yield _import_function(*first["import"].split(":"))
-    elif "reference" in first:
-        expected.write_answer(base64.b64decode(first["reference"]), Path(first["path"]))
-        yield {}
     else:
         job = first["order"]
         variant = BuiltVariant(Options(**job["options"]), job["workload"], job["variant"])
