@@ -521,6 +521,9 @@ def test_a_failure_stays_until_the_same_is_measured_or_fails_otherwise(tmp_path:
             ("train", "measured"),
             ("train", "measured"),
         ]
+        assert [each.note for each in of.rows if each.is_measured] == ["", "", "failed before: no compiler"]
+    (group,) = (each for each in summarise(tmp_path).groups if each.pass_name == "train")
+    assert "failed before: no compiler" in group.results[0].notes
 
 
 def test_a_pass_that_is_complete_stays_so_and_what_is_wrong_is_wrong_by_both_names(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ptb_lm.bench import rows
 from ptb_lm.bench.checkout import FOLDER, HAS_CHECKOUT
 from ptb_lm.bench.rows import Row
@@ -67,7 +69,7 @@ class Record:
         self.folder = folder
         self.path = folder / rows.FILE
         found, texts, _ = rows.read_lines(self.path) if self.path.exists() else ([], [], False)
-        # Lines are kept as they are: they may hold keys of another version.
+        # Lines are kept as they are: a run that finds nothing to do changes no byte of them.
         self._lines = list(zip(found, texts, strict=True))
         if disagreement := _disagreement(folder / SETTINGS, settings):
             if any(row.is_measured or row.status == rows.WRONG for row in found):
@@ -84,9 +86,10 @@ class Record:
     def add(self, row: Row) -> None:
         """Add a row; it is on the disk when this returns.
 
-        The row replaces refusals of the same variant and pass from earlier sessions. They stay if it only
-        repeats one of them, or measures a round that was measured before. A `wrong` row always stays:
-        whoever tries until it passes would time it in the end.
+        The row replaces refusals of the same variant and pass from earlier sessions, and if it is measured,
+        its note tells the newest: what fails now and then is no clean result. They stay if it only repeats
+        one of them, or measures a round that was measured before. A `wrong` row always stays: whoever tries
+        until it passes would time it in the end.
 
         Raises:
             OSError: The disk is full, for example; `filename` is set.
@@ -96,6 +99,9 @@ class Record:
             earlier = []
         if any((each.status, each.reason) == (row.status, row.reason) for each in earlier):
             return
+        if earlier and row.is_measured:
+            before = f"{earlier[-1].status} before: {earlier[-1].reason}"
+            row = msgspec.structs.replace(row, note=f"{row.note}; {before}" if row.note else before)
         text = rows.to_line(row)
         self._lines = [(each, line) for each, line in self._lines if each not in earlier]
         self._lines.append((row, text))
