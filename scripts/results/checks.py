@@ -63,7 +63,7 @@ def check(results: Path, run: Path, name: str, by: Sequence[str] = BY) -> list[d
                 "commit": str(host.environment().get("commit") or ""),
             }
         )
-    store.put(results, store.CHECKS, found, "id", sort=["id"])
+    store.put(results, store.CHECKS, found, sort=["id"])
     return found
 
 

@@ -55,8 +55,8 @@ def run(
         row["result"] = result or before[0]["result"]
     if before and before[0]["test"] == row["test"]:  # the same run
         row["record"] = record or before[0]["record"]
-    store.put(results, curves, epochs, "id", sort=["id", "epoch"])
-    store.put(results, store.RUNS, [row], "id")
+    store.put(results, curves, epochs, sort=["id", "epoch"])
+    store.put(results, store.RUNS, [row])
     return True
 
 
@@ -151,9 +151,9 @@ def adaptation(results: Path, file: Path, name: str, of: str) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{file} is not what python -m ptb_lm.evaluate --out writes") from None
     if trials:
-        store.put(results, store.TRIALS, trials, "id")
-    store.put(results, store.ADAPTATION, [detail], "id", sort=["id"])
-    store.put(results, store.RUNS, [row], "id")
+        store.put(results, store.TRIALS, trials)
+    store.put(results, store.ADAPTATION, [detail], sort=["id"])
+    store.put(results, store.RUNS, [row])
 
 
 _KINDS: dict[str, Any] = {"dynamic": DynamicEvaluation, "cache": NeuralCache}
@@ -193,9 +193,9 @@ def study(results: Path, path: Path, kind: str, name: str, *, command: str = "")
         facts, *found = STUDIES[kind](path)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} is not what the study {kind} writes") from None
-    store.put(results, f"studies/{kind}.csv", [{"id": name, **row} for row in found], "id", sort=["id"])
+    store.put(results, f"studies/{kind}.csv", [{"id": name, **row} for row in found], sort=["id"])
     about = {"id": name, "study": kind, **facts, "command": facts["command"] or command}
-    store.put(results, store.STUDIES, [about], "id", sort=["id"])
+    store.put(results, store.STUDIES, [about], sort=["id"])
 
 
 def _lines(folder: Path) -> Iterator[dict[str, Any]]:

@@ -61,24 +61,21 @@ def to_csv(frame: pd.DataFrame) -> str:
     return text.getvalue()
 
 
-def put(
-    results: Path, name: str, rows: Sequence[Mapping[str, Any]], key: str, *, sort: Sequence[str] = ()
-) -> None:
-    """Put rows into a table, in place of those that have their key.
+def put(results: Path, name: str, rows: Sequence[Mapping[str, Any]], *, sort: Sequence[str] = ()) -> None:
+    """Put rows into a table, in place of those that have their id.
 
     Args:
         results: The folder.
         name: The table's file in the folder.
-        rows: The values by column; the key is the same in all.
-        key: The column that says what they are of.
+        rows: The values by column; the id, of what they say, is the same in all.
         sort: Columns to sort the table by; none: rows stay in their order, and new ones come last.
     """
     new, path = pd.DataFrame(rows), results / name
     with files.lock(results, wait=True):  # of another process that puts rows there
         table = read(results, name)
         if not table.empty:
-            (value,) = new[key].unique()
-            table = table[table[key] != value].astype(object)
+            (value,) = new["id"].unique()
+            table = table[table["id"] != value].astype(object)
         both = pd.concat([table, new.astype(object)], ignore_index=True)
         if sort:
             both = both.sort_values(list(sort), kind="stable")

@@ -102,9 +102,9 @@ def test_the_table_of_perplexities_has_presets_and_tied_weights(
     config = RECIPES[recipe][preset].replace(**changes)
     values = {"preset": preset, "recipe": recipe, "hyperparameters": json.dumps(dataclasses.asdict(config))}
     for run in (row, {**row, **values, "id": "other"}):
-        store.put(tmp_path, store.RUNS, [run], "id")
+        store.put(tmp_path, store.RUNS, [run])
         curve = {"id": run["id"], "epoch": 1, "train_perplexity": 5.0, "valid_perplexity": 4.0}
-        store.put(tmp_path, store.curves(str(run["preset"])), [curve], "id", sort=["id", "epoch"])
+        store.put(tmp_path, store.curves(str(run["preset"])), [curve], sort=["id", "epoch"])
     _, _, *lines = run_tables.perplexities(run_tables.read(tmp_path)).strip().splitlines()
     medium = "medium, default recipe"
     published = {
@@ -126,9 +126,9 @@ def test_the_table_by_hours_has_each_run_of_two_threads_that_no_faster_one_beats
         ("not-ended", two, 60, 70.0, None),
     ]:
         run = {**row, "id": name, "machine": machine, "seconds": seconds, "valid": valid, "test": test}
-        store.put(tmp_path, store.RUNS, [run], "id")
+        store.put(tmp_path, store.RUNS, [run])
         curve = {"id": name, "epoch": 1, "train_perplexity": 5.0, "valid_perplexity": valid}
-        store.put(tmp_path, store.curves("medium"), [curve], "id", sort=["id", "epoch"])
+        store.put(tmp_path, store.curves("medium"), [curve], sort=["id", "epoch"])
     _, _, *lines = run_tables.by_hours(run_tables.read(tmp_path)).strip().splitlines()
     cells = [line.strip("| ").split(" | ") for line in lines]
     assert [(row[0], row[3], row[-1]) for row in cells] == [
@@ -152,9 +152,9 @@ def test_the_ablation_of_modern_has_what_each_change_gains_on_its_own_runs_of_as
     ]:
         text = json.dumps({**values, **changes})
         run = {**row, "id": name, "hyperparameters": text, "valid": valid, "test": test}
-        store.put(tmp_path, store.RUNS, [{**run, "epochs": json.loads(text)["epochs"]}], "id")
+        store.put(tmp_path, store.RUNS, [{**run, "epochs": json.loads(text)["epochs"]}])
         curve = {"id": name, "epoch": 1, "train_perplexity": 5.0, "valid_perplexity": valid}
-        store.put(tmp_path, store.curves("modern"), [curve], "id", sort=["id", "epoch"])
+        store.put(tmp_path, store.curves("modern"), [curve], sort=["id", "epoch"])
     _, _, *lines = run_tables.without_a_piece(run_tables.read(tmp_path)).strip().splitlines()
     cells = [[cell.strip() for cell in line[1:-2].split(" | ")] for line in lines]
     assert [(row[0], row[3], row[-1]) for row in cells] == [
@@ -220,7 +220,7 @@ def test_the_execution_is_kept_where_it_is_not_the_usual_one(
 
 def test_rows_of_two_processes_at_once_are_both_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second begins when the first has read the table and not written it yet."""
-    read, put = store.read, partial(store.put, tmp_path, "t.csv", key="id")
+    read, put = store.read, partial(store.put, tmp_path, "t.csv")
     second = threading.Thread(target=put, args=([{"id": "second"}],))
 
     def read_and_wait(results: Path, name: str) -> pd.DataFrame:
