@@ -50,16 +50,6 @@ def clean_commit(name: str) -> str:
     return commit[:7]
 
 
-def check(folder: Path) -> None:
-    """Check that a run counts as a record.
-
-    Raises:
-        UserError: It does not, or cannot be read.
-    """
-    if problem := next(_problems(trained.read_run(folder)), ""):
-        raise UserError(f"{folder} does not count as a record: {problem}")
-
-
 def add(results: Path, folder: Path, name: str, what: str, *, usual: str = "", result: str = "") -> None:
     """Put a run into the table of its list.
 
@@ -72,9 +62,10 @@ def add(results: Path, folder: Path, name: str, what: str, *, usual: str = "", r
         result: The result of scripts/reproduce that it is; "": none.
 
     Raises:
-        UserError: It does not count, or is there with other words.
+        UserError: It does not count, is there with other words, or cannot be read.
     """
-    check(folder)
+    if problem := next(_problems(trained.read_run(folder)), ""):
+        raise UserError(f"{folder} does not count as a record: {problem}")
     before = store.rows(results, store.RUNS, name)
     kept = [row["record"] for row in before if isinstance(row["record"], str)]
     if kept and what not in ("", kept[0]):
