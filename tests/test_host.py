@@ -162,13 +162,16 @@ CPUINFO = {
         "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU architecture: 8\n"
         "CPU part\t: 0xd0c\nCPU revision\t: 1\n\nprocessor\t: 1\nCPU implementer\t: 0x41\nCPU part\t: 0xd0d\n"
     ): "ARM implementer 0x41 part 0xd0c",
-    "processor\t: 0\nhart\t: 2\nisa\t: rv64imafdc\n": "",
+    "processor\t: 0\nhart\t: 2\nisa\t: rv64imafdc\n": "riscv64",
 }
 
 
 @pytest.mark.parametrize("text", CPUINFO)
-def test_a_processor_has_its_name_or_its_numbers(text: str) -> None:
-    assert host._cpu_name(text) == CPUINFO[text]
+def test_a_processor_has_its_name_or_its_numbers(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "read_cpuinfo", lambda: text)
+    monkeypatch.setattr(host.platform, "processor", lambda: "")
+    monkeypatch.setattr(host.platform, "machine", lambda: "riscv64")
+    assert host.environment()["processor"] == CPUINFO[text]
 
 
 @pytest.mark.slow

@@ -244,19 +244,14 @@ def read_cpuinfo() -> str:
 
 
 def _processor() -> str:
-    return _cpu_name(read_cpuinfo()) or platform.processor() or platform.machine()
-
-
-def _cpu_name(text: str) -> str:
-    """Return the name of the first processor in /proc/cpuinfo; "" if it has none."""
+    """Return the name of the first processor."""
     facts: dict[str, str] = {}
-    for name, _, value in (line.partition(":") for line in text.splitlines()):
+    for name, _, value in (line.partition(":") for line in read_cpuinfo().splitlines()):
         facts.setdefault(name.strip(), value.strip())
-    if "model name" in facts:
-        return facts["model name"]
     # An ARM processor has numbers: of its designer, and of its kind of core.
     numbers = [f"{name} {facts[f'CPU {name}']}" for name in ("implementer", "part") if f"CPU {name}" in facts]
-    return " ".join(["ARM", *numbers]) if numbers else ""
+    arm = " ".join(["ARM", *numbers]) if numbers else ""
+    return facts.get("model name") or arm or platform.processor() or platform.machine()
 
 
 def memory_limit() -> float:
