@@ -140,9 +140,8 @@ def _verdict(options: Options, workload: Workload, variant: Variant, machine: Ma
     verdict = Verdict(
         workload=workload.name, variant=variant.name, precision=variant.precision or options.precision
     )
-    job = pool.make_job(options, workload.name, variant.name, device=machine.device)
     try:
-        with contextlib.closing(pool.Worker(job, identity=0, environment=machine.environment)) as worker:
+        with contextlib.closing(pool.Worker(options, workload.name, variant.name, machine)) as worker:
             worker.warm_up(workload.passes, steps=workload.warm_up_steps, limit=0.0)
     except WorkerError as error:
         return replace(verdict, status=error.status, reason=str(error), log=error.log)

@@ -85,7 +85,8 @@ class Measurement:
         names = [variant.name for variant in workload.variants]
         self.wrong = {name: wrong[original(name)] for name in names if original(name) in wrong}
         self._checked: dict[str, Mapping[str, Any]] = {}  # facts of each program's first process
-        self._gemm: dict[str, dict[str, Any]] = {}  # the rate of a precision, if it was the last measurement
+        # The newest GEMM rate, if nothing was started since, by its precision.
+        self._gemm: dict[str, dict[str, Any]] = {}
         # Variants and passes.
         self._impossible = {(name, pass_name) for name in self.wrong for pass_name in workload.passes}
 
@@ -236,9 +237,11 @@ class Measurement:
         """Start a variant's process."""
         self._gemm.clear()
         return pool.Worker(
-            pool.make_job(self.options, self.workload.name, variant, device=self.machine.device),
+            self.options,
+            self.workload.name,
+            variant,
+            self.machine,
             identity=next(self._identities),
-            environment=self.machine.environment,
             timeout=TIMEOUT + self.options.row_limit,  # a block may take all of the limit
             checked=self._checked.get(original(variant)),
         )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ptb_lm.bench.run.machine import Machine
 from ptb_lm.bench.run.process import TIMEOUT, WORKER, Process, WorkerError
 from ptb_lm.bench.run.timed_steps import WarmUp
 from ptb_lm.bench.selection import Options
@@ -12,18 +13,6 @@ from ptb_lm.common import host
 
 # Workers are ended, the least recently used first, until this share of the memory is free.
 FREE_SHARE = 0.3
-
-
-def make_job(options: Options, workload: str, variant: str, *, device: str) -> dict[str, Any]:
-    """Return a worker's job: the variant that it builds and times, and the options.
-
-    Args:
-        options: Options of the run.
-        workload: Name of a workload of the suite.
-        variant: Name of the variant.
-        device: "cpu" or "cuda".
-    """
-    return {"options": {**asdict(options), "device": device}, "workload": workload, "variant": variant}
 
 
 class Worker:
@@ -37,10 +26,11 @@ class Worker:
         memory: Peak of its host memory, in bytes.
 
     Args:
-        job: The variant, the workload, and the options, as `make_job` returns them. The process begins to
-            build the variant at once.
+        options: Options of the run.
+        workload: Name of a workload of the suite.
+        variant: Name of the variant, which the process begins to build at once.
+        machine: Machine whose device it computes on.
         identity: The id.
-        environment: Variables that its process gets beside ours.
         timeout: Seconds after which a worker that does not reply is ended.
         checked: Facts of a worker of the same program that was compared with the reference; None if there is
             none.
@@ -48,10 +38,12 @@ class Worker:
 
     def __init__(
         self,
-        job: Mapping[str, Any],
+        options: Options,
+        workload: str,
+        variant: str,
+        machine: Machine,
         *,
-        identity: int,
-        environment: Mapping[str, str],
+        identity: int = 0,
         timeout: float = TIMEOUT,
         checked: Mapping[str, Any] | None = None,
     ) -> None:
@@ -61,8 +53,9 @@ class Worker:
         self._checked = checked
         self._refusal: WorkerError | None = None
         self._warm_ups: dict[str, WarmUp] = {}
-        self._process = Process(WORKER, environment=environment, timeout=timeout)
-        self._process.send(order=job)
+        self._process = Process(WORKER, environment=machine.environment, timeout=timeout)
+        chosen = {**asdict(options), "device": machine.device}
+        self._process.send(order={"options": chosen, "workload": workload, "variant": variant})
 
     def build(self) -> None:
         """Wait until the variant is built.
