@@ -131,17 +131,16 @@ def distinct_batch(task: ClassifierTask, *, distinct: int, seed: int) -> Batch:
 def check_classifier(
     task: ClassifierTask,
     build: Callable[..., Any],
+    model: Classifier,
     *,
     precision: str,
     seed: int,
     passes: Collection[str] = ("train",),
-    model: Classifier | None = None,
     earlier: CheckResult | None = None,
 ) -> CheckResult:
     """Compare a classifier with the reference; see ptb_lm.bench.check.check."""
     errors = _errors(task, precision)
     question = ClassifierQuestion(task, problem.distinct_rows(task), seed)
-    model = build(task.config, question.weights) if model is None else model
     loss, seconds = _compare(model, question, errors, passes)
     return CheckResult(
         loss=loss,

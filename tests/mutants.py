@@ -12,6 +12,7 @@ from sequence_classifier import Batch
 from torch import Tensor, nn
 
 from ptb_lm.bench import check
+from ptb_lm.bench.run import timed_steps
 from ptb_lm.model import backend, cells
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
@@ -303,21 +304,14 @@ class Stale(Wrapped):
         return self.kept
 
 
-def steps_of_a_comparison(task: Any, build: check.Build, *, passes: Sequence[str] = ("train",)) -> int:
+def steps_of_a_comparison(task: Any, build: Mutant, *, passes: Sequence[str] = ("train",)) -> int:
     """Return how many training steps a first comparison asks a model for."""
-    models: list[Counted] = []
-
-    def build_counted(config: Any, weights: Any) -> Any:
-        models.append(Counted(build(config, weights), weights))
-        return models[-1]
-
-    check.check(task, build_counted, precision="fp32", seed=3, passes=passes)
-    return models[0].steps
+    model = timed_steps.prepare(task, lambda *given: Counted(build(*given), given[1]), seed=3).model
+    check.check(task, build, model, precision="fp32", seed=3, passes=passes)
+    return model.steps
 
 
-def stale_after_a_comparison(
-    task: Any, build: check.Build, *, passes: Sequence[str] = ("train",)
-) -> check.Build:
+def stale_after_a_comparison(task: Any, build: Mutant, *, passes: Sequence[str] = ("train",)) -> Mutant:
     """Return what builds a model that goes wrong after the training steps of a first comparison."""
     steps = steps_of_a_comparison(task, build, passes=passes)
 

@@ -7,6 +7,7 @@ import importlib.util
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from ptb_lm.bench.workloads import Task
 from ptb_lm.data import corpus
 from ptb_lm.model import parameters, reference
 from ptb_lm.model.config import Config
+
+Build: TypeAlias = Callable[[Any, Mapping[str, np.ndarray]], Any]  # of a configuration and weights
 
 ROOT = Path(__file__).resolve().parent.parent
 # What cuDNN's float32 may be off by in a stack of small layers. Its tanh and sigmoid are approximate there,
@@ -86,13 +89,21 @@ class AfterOtherStepsError(Exception):
     """Not the first comparison has refused a model, but the second."""
 
 
+def checked(
+    task: Task, build: Build, *, precision: str = "fp32", seed: int = 3, passes: Collection[str] = ("train",)
+) -> check.CheckResult:
+    """Build a model and compare it."""
+    model = timed_steps.prepare(task, build, seed=seed).model
+    return check.check(task, build, model, precision=precision, seed=seed, passes=passes)
+
+
 def checked_twice(
-    task: Task, build: check.Build, *, precision: str = "fp32", passes: Collection[str] = ("train",)
+    task: Task, build: Build, *, precision: str = "fp32", passes: Collection[str] = ("train",)
 ) -> check.CheckResult:
     """Compare a model, let it do other steps, and compare it again, as the benchmark does before it times."""
     steps = timed_steps.prepare(task, build, seed=3)
     compare = functools.partial(
-        check.check, task, build, precision=precision, seed=3, passes=passes, model=steps.model
+        check.check, task, build, steps.model, precision=precision, seed=3, passes=passes
     )
     found = compare()
     steps.restart()

@@ -19,6 +19,8 @@ import wrong_variant
 from sequence_classifier import ClassifierConfig
 from support import (
     AfterOtherStepsError,
+    Build,
+    checked,
     checked_twice,
     installed,
     pytensor_interpreted,
@@ -95,14 +97,14 @@ PRECISIONS = [name for name in FRAMEWORKS["torch"].precisions if name not in FRA
 Weights = dict[str, np.ndarray]
 
 
-def builder(name: str, *, precision: str = "fp32", device: str = "cpu", task: Any = LANGUAGE) -> check.Build:
+def builder(name: str, *, precision: str = "fp32", device: str = "cpu", task: Any = LANGUAGE) -> Build:
     return Variant(name, "").builder(task.registry, precision=precision, device=device, seed=1)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("model", FRAMEWORKS["torch"].models)
 def test_right_language_models_pass(model: str, precision: str) -> None:
-    found = check.check(LANGUAGE, builder(f"torch/{model}", precision=precision), precision=precision, seed=3)
+    found = checked(LANGUAGE, builder(f"torch/{model}", precision=precision), precision=precision)
     assert 0 <= found.errors["loss_error"] < found.errors["loss_bound"] == BOUNDS[precision].loss
     assert 0 < found.errors["gradient_error"] < found.errors["bound"] == BOUNDS[precision].gradient
     assert "same masks" in found.what["dropout"]
@@ -132,7 +134,7 @@ def test_a_regulariser_that_is_left_out_or_is_another_is_refused(name: str, othe
         return mutants.right(config.replace(**{name: other}), weights)
 
     with pytest.raises(check.WrongError):
-        check.check(AWD, build_another, precision="fp32", seed=3)
+        checked(AWD, build_another)
 
 
 @pytest.mark.parametrize("wrong", [None, {"weight_decay": 0.0}])
@@ -142,10 +144,10 @@ def test_a_step_whose_masks_nobody_tells_decays_the_weights(wrong: dict[str, flo
         return Secretive(mutants.right(config.replace(**changes), weights), weights)
 
     if wrong is None:
-        check.check(AWD, build_secretive, precision="fp32", seed=3)
+        checked(AWD, build_secretive)
         return
     with pytest.raises(check.WrongError, match="with dropout is off"):
-        check.check(AWD, build_secretive, precision="fp32", seed=3)
+        checked(AWD, build_secretive)
 
 
 @pytest.mark.parametrize(
@@ -201,10 +203,10 @@ def test_words_that_occur_hundreds_of_times_in_a_window_are_rounded_as_often() -
     config = Config(num_layers=3, hidden_size=12, embedding_size=8, num_steps=50, batch_size=128)
     task = LanguageTask(config=config, vocabulary_size=20)
     for name in ("torch/cudnn", "plain-torch/cudnn"):
-        found = check.check(task, builder(name), precision="fp32", seed=2)
+        found = checked(task, builder(name), seed=2)
         assert found.errors["gradient_error"] < BOUNDS["fp32"].gradient / 10
     with pytest.raises(check.WrongError, match="is off by"):
-        check.check(task, functools.partial(wrong_variant.build, precision="fp32"), precision="fp32", seed=2)
+        checked(task, wrong_variant.build, seed=2)
 
 
 @pytest.mark.gpu
@@ -228,7 +230,7 @@ def test_the_plain_loop_passes_in_tf32_on_a_gpu() -> None:
 def test_swapped_gates_are_refused_in_every_precision(precision: str, seed: int, task: LanguageTask) -> None:
     build = functools.partial(wrong_variant.build, precision=precision)
     with pytest.raises(check.WrongError, match=r"off by .*reference"):
-        check.check(task, build, precision=precision, seed=seed)
+        checked(task, build, precision=precision, seed=seed)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -238,9 +240,9 @@ def test_a_handful_of_words_is_known_less_well(precision: str, seed: int) -> Non
     config = Config(hidden_size=3, embedding_size=2, num_steps=3, batch_size=2)
     task = LanguageTask(config=config, vocabulary_size=7)
     for model in ("cudnn", "block_fused"):
-        check.check(task, builder(f"torch/{model}", precision=precision), precision=precision, seed=seed)
+        checked(task, builder(f"torch/{model}", precision=precision), precision=precision, seed=seed)
     with pytest.raises(check.WrongError, match="is off by"):
-        check.check(
+        checked(
             task, functools.partial(wrong_variant.build, precision=precision), precision=precision, seed=seed
         )
 
@@ -249,7 +251,7 @@ def test_a_handful_of_words_is_known_less_well(precision: str, seed: int) -> Non
 def test_half_precision_is_refused_as_single(precision: str) -> None:
     """A bound tells the precisions apart: what rounds to 8 or 11 bits is no float32."""
     with pytest.raises(check.WrongError, match=f"more than {BOUNDS['fp32'].gradient:.0e}|more than 2e-06"):
-        check.check(LANGUAGE, builder(f"torch/cudnn@{precision}"), precision="fp32", seed=3)
+        checked(LANGUAGE, builder(f"torch/cudnn@{precision}"))
 
 
 @pytest.mark.parametrize("loss", CLASSIFIERS)
@@ -278,10 +280,10 @@ def test_right_classifiers_pass(name: str, loss: str) -> None:
 def test_a_timed_step_follows_from_the_gradient_that_is_compared(loss: str, seed: int) -> None:
     """One that lacks a single time step differs in it, also where few signs of the gradient turn around."""
     task = CLASSIFIERS[loss]
-    found = check.check(task, mutants.right, precision="fp32", seed=seed).errors
+    found = checked(task, mutants.right, seed=seed).errors
     assert found["adam_error"] < found["adam_bound"] / 4
     with pytest.raises(check.WrongError, match="from what Adam makes of its gradients"):
-        check.check(task, mutants.backward_cut, precision="fp32", seed=seed)
+        checked(task, mutants.backward_cut, seed=seed)
 
 
 @pytest.mark.slow
@@ -333,7 +335,7 @@ def test_a_norm_that_is_off_excuses_nothing_else(task: LanguageTask, monkeypatch
     """It is held to its own bound, and all else to bounds that do not know of it."""
     largest = max(math.prod(shape) for shape in task.shapes.values())
     monkeypatch.setattr(bounds, "NAIVE_SUM", 2e-3 / largest)
-    found = check.check(task, mutants.wrapped(OwnNorm), precision="fp32", seed=3).errors
+    found = checked(task, mutants.wrapped(OwnNorm)).errors
     of = BOUNDS["fp32"]
     assert found["norm_bound"] == pytest.approx(of.norm + 2e-3)
     assert found["norm_error"] == pytest.approx(OwnNorm.off, rel=0.05)
@@ -349,7 +351,7 @@ def test_a_norm_that_is_off_excuses_nothing_else(task: LanguageTask, monkeypatch
             return [each._replace(nll=next(self.factors) * each.nll) for each in super().read(losses)]
 
     with pytest.raises(check.WrongError, match=r"loss in training step 2 is off by \d\.\de-05"):
-        check.check(task, mutants.wrapped(SecondLossOff), precision="fp32", seed=3)
+        checked(task, mutants.wrapped(SecondLossOff))
 
     class ClipsByAnother(OwnNorm):
         def read(self, losses: Any) -> Any:
@@ -358,7 +360,7 @@ def test_a_norm_that_is_off_excuses_nothing_else(task: LanguageTask, monkeypatch
     with pytest.raises(
         check.WrongError, match=r"gradient of .* in training step 1 is off by (1\.0e-03|[89]\.\de-04)"
     ):
-        check.check(task, mutants.wrapped(ClipsByAnother), precision="fp32", seed=3)
+        checked(task, mutants.wrapped(ClipsByAnother))
 
 
 def test_words_that_are_kept_in_five_bits_are_refused() -> None:
@@ -367,7 +369,7 @@ def test_words_that_are_kept_in_five_bits_are_refused() -> None:
             return self.model.train_step(x_BT % 32, y_BT, state, learning_rate=learning_rate)
 
     with pytest.raises(check.WrongError, match="is off by"):
-        check.check(LANGUAGE, mutants.wrapped(Bits), precision="fp32", seed=3)
+        checked(LANGUAGE, mutants.wrapped(Bits))
 
 
 @pytest.mark.parametrize("task", [LANGUAGE, *CLASSIFIERS.values()])
@@ -377,7 +379,7 @@ def test_what_is_no_number_is_refused(task: Any) -> None:
             return {name: np.full_like(array, np.nan) for name, array in weights.items()}
 
     with pytest.raises(check.WrongError, match="off by nan"):
-        check.check(task, mutants.wrapped(NoNumber), precision="fp32", seed=3)
+        checked(task, mutants.wrapped(NoNumber))
 
 
 def problem_weights(task: Any) -> Weights:
@@ -392,7 +394,7 @@ class Secretive(mutants.Wrapped):
 
 
 def test_masks_that_nobody_tells_are_met_by_a_second_model() -> None:
-    found = check.check(LANGUAGE, mutants.wrapped(Secretive), precision="fp32", seed=3)
+    found = checked(LANGUAGE, mutants.wrapped(Secretive))
     assert "mean of 4" in found.what["dropout"]
 
 
@@ -421,7 +423,7 @@ def test_masks_that_nobody_tells_and_that_are_not_there_are_refused(wrong: str) 
         return Secretive(model(config, weights), weights)
 
     with pytest.raises(check.WrongError, match="standard deviations"):
-        check.check(task, build, precision="fp32", seed=3)
+        checked(task, build)
 
 
 @pytest.mark.parametrize(
@@ -459,7 +461,7 @@ def test_a_mistake_of_the_timed_model_alone_is_refused(mutant: mutants.Mutant, n
     """A second model is compared in whole where a model reports no masks."""
     timed = Secretive(mutant(LANGUAGE.config, problem_weights(LANGUAGE)), problem_weights(LANGUAGE))
     with pytest.raises(check.WrongError, match=noun):
-        check.check(LANGUAGE, mutants.wrapped(Secretive), precision="fp32", seed=3, model=timed)
+        check.check(LANGUAGE, mutants.wrapped(Secretive), timed, precision="fp32", seed=3)
 
 
 @pytest.mark.parametrize(
@@ -480,7 +482,7 @@ def test_a_plain_loop_is_compared_as_it_is_timed(wrong: type[mutants.Wrapped]) -
     timed = wrong(build(LANGUAGE.config, weights), weights)
     timed.next_masks = None
     with pytest.raises(check.WrongError, match=r"(in training step|of window) .*is off by"):
-        check.check(LANGUAGE, build, precision="fp32", seed=3, model=timed)
+        check.check(LANGUAGE, build, timed, precision="fp32", seed=3)
 
 
 def test_a_plain_loop_that_goes_wrong_later_is_refused_then() -> None:
@@ -494,7 +496,7 @@ def test_what_is_timed_is_compared_and_not_what_is_built(task: Any) -> None:
     weights = problem_weights(task)
     timed = mutants.GatesSwapped(mutants.right(task.config, weights), weights)
     with pytest.raises(check.WrongError, match="is off by"):
-        check.check(task, mutants.right, precision="fp32", seed=3, model=timed)
+        check.check(task, mutants.right, timed, precision="fp32", seed=3)
 
 
 def test_a_plain_loop_that_leaves_out_the_top_output_s_dropout_is_refused() -> None:
@@ -525,7 +527,7 @@ def test_a_plain_loop_that_leaves_out_the_top_output_s_dropout_is_refused() -> N
         return loop
 
     with pytest.raises(check.WrongError, match="top output"):
-        check.check(task, build, precision="fp32", seed=3)
+        checked(task, build)
 
 
 @pytest.mark.parametrize("task", [UNDROPPED, *CLASSIFIERS.values()])
@@ -542,7 +544,7 @@ def test_of_a_large_task_some_rows_are_copies_of_others(task: Any, monkeypatch: 
             seen.append(given[0].x_BTI if hasattr(given[0], "x_BTI") else given[0])
             return self.model.train_step(*given, **rate)
 
-    found = check.check(task, mutants.wrapped(Spy), precision="fp32", seed=3)
+    found = checked(task, mutants.wrapped(Spy))
     assert (found.errors["rows"], found.errors["distinct_rows"]) == (6, 3)
     compared = seen[: problem.STEPS] if isinstance(task, LanguageTask) else seen  # with the reference
     for step in compared:
@@ -551,7 +553,7 @@ def test_of_a_large_task_some_rows_are_copies_of_others(task: Any, monkeypatch: 
         assert len({row.tobytes() for row in rows}) == 3
     for mutant in mutants.of(task, ("train",)).values():
         with pytest.raises(check.WrongError):
-            check.check(task, mutant, precision="fp32", seed=3)
+            checked(task, mutant)
 
 
 def test_the_second_comparison_has_the_masks_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -733,7 +735,7 @@ def test_a_wrong_gradient_of_any_one_tensor_is_refused_by_name(name: str, part: 
             return {**weights, name: weights[name] + np.float32(part) * moved}
 
     with pytest.raises(check.WrongError, match=f"gradient of {name} in training step"):
-        check.check(LANGUAGE, mutants.wrapped(Off), precision="fp32", seed=3)
+        checked(LANGUAGE, mutants.wrapped(Off))
 
 
 # With so many targets the length of a matrix is known better than the rest of it.
@@ -753,10 +755,10 @@ def test_a_bias_for_each_round_is_a_bias(name: str, is_right: bool) -> None:
             return {**weights, whole: weights[whole] + np.float32(0.1) * moved}
 
     if is_right:
-        check.check(MOGRIFIER, mutants.wrapped(Longer), precision="bf16", seed=3)
+        checked(MOGRIFIER, mutants.wrapped(Longer), precision="bf16")
         return
     with pytest.raises(check.WrongError, match=f"length of the gradient of .*{name} in"):
-        check.check(MOGRIFIER, mutants.wrapped(Longer), precision="bf16", seed=3)
+        checked(MOGRIFIER, mutants.wrapped(Longer), precision="bf16")
 
 
 def test_biases_are_of_order_one_and_matrices_by_their_width() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import mutants
 import pytest
-from support import AfterOtherStepsError, checked_twice
+from support import AfterOtherStepsError, checked, checked_twice
 
 from ptb_lm.bench import check
 from ptb_lm.bench.check import bounds, problem
@@ -88,17 +88,17 @@ def test_what_goes_wrong_after_its_first_steps_is_refused_then(task: Task, passe
 )
 def test_what_is_wrong_is_refused(task: Task, passes: tuple[str, ...], wrong: str) -> None:
     with pytest.raises(check.WrongError, match=r"off by|dropout|does not move"):
-        check.check(task, mutants.of(task, passes)[wrong], precision="fp32", seed=3, passes=passes)
+        checked(task, mutants.of(task, passes)[wrong], passes=passes)
 
 
 @pytest.mark.parametrize(
     "task", [pytest.param(of, id=name) for (of, _), name in KINDS.items() if isinstance(of, LanguageTask)]
 )
 def test_a_step_is_looked_at_whose_gradient_is_not_clipped(task: LanguageTask) -> None:
-    assert "not clipped" in check.check(task, mutants.right, precision="fp32", seed=3).what["steps"]
+    assert "not clipped" in checked(task, mutants.right).what["steps"]
     for wrong in ("short gradients stretched", "short gradients dropped"):
         with pytest.raises(check.WrongError, match="step with a short gradient"):
-            check.check(task, mutants.LANGUAGE[wrong], precision="fp32", seed=3)
+            checked(task, mutants.LANGUAGE[wrong])
 
 
 # The bounds are the widest for long sequences and for many words. CTC of a thousand steps takes long.
@@ -124,7 +124,7 @@ LONG = {
 )
 def test_what_is_wrong_is_refused_in_a_thousand_steps(task: Task, mutant: mutants.Mutant) -> None:
     with pytest.raises(check.WrongError, match="off by"):
-        check.check(task, mutant, precision="fp32", seed=3)
+        checked(task, mutant)
 
 
 @pytest.mark.parametrize("wrong", sorted(mutants.of(small(LARGEST.task), LARGEST.passes)))
@@ -140,9 +140,7 @@ def test_what_is_wrong_is_refused_where_norms_may_be_summed_up_naively(
         bounds.Bound, "with_naive_sum", lambda bound, elements: with_sum(bound, of_the_largest)
     )
     with pytest.raises(check.WrongError, match=r"off by|dropout|does not move"):
-        check.check(
-            task, mutants.of(task, LARGEST.passes)[wrong], precision="fp32", seed=3, passes=LARGEST.passes
-        )
+        checked(task, mutants.of(task, LARGEST.passes)[wrong], passes=LARGEST.passes)
 
 
 # Of long windows the first update is shorter (problem.updates).
@@ -156,7 +154,7 @@ LONG_WINDOWS = dataclasses.replace(
 def test_what_is_wrong_is_refused_in_long_windows(wrong: str) -> None:
     assert problem.updates(LONG_WINDOWS.config.num_steps) < problem.UPDATES
     with pytest.raises(check.WrongError, match=r"off by|dropout|does not move"):
-        check.check(LONG_WINDOWS, mutants.of(LONG_WINDOWS, ("train",))[wrong], precision="fp32", seed=3)
+        checked(LONG_WINDOWS, mutants.of(LONG_WINDOWS, ("train",))[wrong])
 
 
 # At its own size: what rounds in few words and units does not cancel out as it does there.
@@ -169,7 +167,7 @@ FEWER_WORDS = dataclasses.replace(SMALL.task, vocabulary_size=2000)
 @pytest.mark.parametrize("model", ["basic", "block_fused", "cudnn"])
 def test_what_is_right_passes_in_bfloat16(model: str) -> None:
     build = functools.partial(mutants.right, model=model, precision="bf16")
-    check.check(SMALL.task, build, precision="bf16", seed=3, passes=SMALL.passes)
+    checked(SMALL.task, build, precision="bf16", passes=SMALL.passes)
 
 
 @pytest.mark.slow
@@ -184,4 +182,4 @@ def test_what_is_wrong_is_refused_in_bfloat16(wrong: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(mutants, "right", functools.partial(mutants.right, precision="bf16"))
     mutant = mutants.of(FEWER_WORDS, SMALL.passes)[wrong]
     with pytest.raises(check.WrongError, match=r"off by|dropout|does not move"):
-        check.check(FEWER_WORDS, mutant, precision="bf16", seed=3, passes=SMALL.passes)
+        checked(FEWER_WORDS, mutant, precision="bf16", passes=SMALL.passes)

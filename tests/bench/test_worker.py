@@ -114,9 +114,9 @@ def test_what_was_compared_is_timed_from_a_run_s_initial_weights(monkeypatch: py
     """The object that was compared is the one that is timed."""
     compared, compare = [], check.check
 
-    def spied(*given: Any, model: Any, **more: Any) -> check.CheckResult:
+    def spied(task: Any, build: Any, model: Any, **more: Any) -> check.CheckResult:
         compared.append(model)
-        return compare(*given, model=model, **more)
+        return compare(task, build, model, **more)
 
     monkeypatch.setattr(check, "check", spied)
     built = build_variant("torch/cudnn")

@@ -13,41 +13,38 @@ far off it may be.
 """
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
-
-from numpy.typing import NDArray
 
 from ptb_lm.bench.check import language
 from ptb_lm.bench.check.bounds import CheckResult, WrongError, check_shapes
 from ptb_lm.bench.workloads import LanguageTask, Task
 
-__all__ = ["Build", "CheckResult", "WrongError", "check", "check_shapes", "check_unknown_dropout"]
-
-Build = Callable[[Any, Mapping[str, NDArray[Any]]], Any]
+__all__ = ["CheckResult", "WrongError", "check", "check_shapes", "check_unknown_dropout"]
 
 
 @functools.singledispatch
 def check(
     task: Task,
-    build: Build,
+    build: Callable[..., Any],
+    model: Any,
     *,
     precision: str,
     seed: int,
     passes: Collection[str] = ("train",),
-    model: Any = None,
     earlier: CheckResult | None = None,
 ) -> CheckResult:
     """Compare a variant with the reference.
 
     Args:
         task: Task of the variant.
-        build: Function that builds the variant from a configuration and canonical weights.
+        build: Function that builds the variant from a configuration and canonical weights, if a second model
+            is needed.
+        model: Model that will be timed, of the task's configuration. Afterwards its weights and its
+            optimiser's state are those of the comparison.
         precision: Name in bounds.BOUNDS.
         seed: Seed of weights and data.
         passes: Passes that will be timed. A forward pass is compared only if it is among them.
-        model: Model that will be timed, as `build` built it of the task's configuration. Afterwards its
-            weights and its optimiser's state are those of the comparison. None: it is built here.
         earlier: Result of the first comparison of this model; None: this is the first. The model has done
             other steps since and was restarted: it draws the same masks again, so that the reference's stored
             answer holds. It is compared once more, and nothing else is built.

@@ -51,16 +51,15 @@ OVERFLOWS = 12  # of float16, after each of which the loss is scaled by half as 
 def check(
     task: LanguageTask,
     build: Callable[..., Any],
+    model: Backend,
     *,
     precision: str,
     seed: int,
     passes: Collection[str] = ("train",),
-    model: Backend | None = None,
     earlier: CheckResult | None = None,
 ) -> CheckResult:
     """Compare a language model with the reference; see ptb_lm.bench.check.check."""
     errors, question = _errors(task, precision), _question(task, passes, seed)
-    model = build(task.config, question.weights) if model is None else model
     if not task.config.has_dropout:
         first, how = _compare(model, question, errors), "there is none"
     elif reports_masks(model):

@@ -128,10 +128,10 @@ class BuiltVariant:
         self._result = result = check.check(
             self.task,
             self._build,
+            self.steps.model,
             precision=self.precision,
             seed=self._seed,
             passes=self._passes,
-            model=self.steps.model,
             earlier=earlier,
         )
         self._begin_anew()

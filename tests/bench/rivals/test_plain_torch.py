@@ -10,7 +10,7 @@ from typing import Any
 import forked
 import pytest
 import torch
-from support import checked_twice, trace_alone
+from support import Build, checked_twice, trace_alone
 
 from ptb_lm.bench import check
 from ptb_lm.bench.rivals.plain_torch import KEPT_MEMORY, PlainLoop
@@ -30,7 +30,7 @@ PLAIN = LANGUAGE_MODELS["plain-torch"]
 ON_A_CPU = [name for name in PLAIN.precisions if name not in FRAMEWORKS["torch"].needs_cuda]
 
 
-def builder(name: str, *, device: str = "cpu") -> check.Build:
+def builder(name: str, *, device: str = "cpu") -> Build:
     return Variant(f"plain-torch/{name}", "").builder(
         LANGUAGE_MODELS, device=device, precision="fp32", seed=1
     )
@@ -41,7 +41,7 @@ def built(name: str, config: Config = TASK.config) -> PlainLoop:
     return loop
 
 
-def compare(build: check.Build, precision: str, *, second_model: bool = False) -> None:
+def compare(build: Build, precision: str, *, second_model: bool = False) -> None:
     found = checked_twice(TASK, build, precision=precision)
     assert found.errors["rows"] == found.errors["distinct_rows"] == 20
     assert ("second model" in found.what["dropout"]) == second_model

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from support import checked_twice, trace_alone
+from support import Build, checked_twice, trace_alone
 
-from ptb_lm.bench import check
 from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common.errors import UserError
@@ -19,7 +18,7 @@ TASK = LanguageTask(
 )
 
 
-def builder(name: str) -> check.Build:
+def builder(name: str) -> Build:
     variant = Variant(f"outer-torch/{name}", "")
     return variant.builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import runs
 import torch
-from support import assert_gradients, checked_twice, random_weights
+from support import assert_gradients, checked, checked_twice, random_weights
 from torch import Tensor, nn
 
 from benchmarks.rivals import plain_awd
@@ -318,7 +318,7 @@ def test_a_loop_with_a_known_mistake_is_refused(
     monkeypatch.setattr(place, name, wrong)
     builder = Variant("plain-awd/cudnn", "").builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
     with pytest.raises(check.WrongError, match="off by"):
-        check.check(TASK, builder, precision="fp32", seed=3)
+        checked(TASK, builder)
 
 
 @pytest.mark.parametrize(

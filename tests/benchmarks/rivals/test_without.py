@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from support import installed
+from support import checked, installed
 
 from benchmarks.rivals import without
-from ptb_lm.bench import check, variants
+from ptb_lm.bench import variants
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.model import parameters
 from ptb_lm.model.config import Config
@@ -52,7 +52,7 @@ def test_a_model_without_an_optimisation_equals_the_reference(what: str, undone:
     build = variants.add(f"mine={what}").builder(
         variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
     )
-    check.check(task, build, precision="fp32", seed=3)
+    checked(task, build)
     model = build(task.config, parameters.draw_initial(task.config, 50, seed=1))
     x_BT, y_BT = task.window(seed=1)
     model.train_step(x_BT, y_BT, model.zero_state(20), learning_rate=0.5)
