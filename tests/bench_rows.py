@@ -61,7 +61,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "planned_rounds": 1,
         "note": None,
         "loss": 9.2,
-        "parity": {"loss_error": 1e-8, "gradient_error": 1e-7, "bound": 1e-4, "steps": 2},
+        "parity": {"loss_error": 1e-8, "gradient_error": 1e-7, "gradient_bound": 1e-4, "steps": 2},
         "startup": {"build_seconds": 1.2, "warm_up_seconds": 3.4, "warm_up_steps": 3},
         "others": 0.01,
         "peak_memory": {"host_bytes": 9e8, "device_bytes": None},

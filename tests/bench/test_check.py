@@ -106,7 +106,7 @@ def builder(name: str, *, precision: str = "fp32", device: str = "cpu", task: An
 def test_right_language_models_pass(model: str, precision: str) -> None:
     found = checked(LANGUAGE, builder(f"torch/{model}", precision=precision), precision=precision)
     assert 0 <= found.errors["loss_error"] < found.errors["loss_bound"] == BOUNDS[precision].loss
-    assert 0 < found.errors["gradient_error"] < found.errors["bound"] == BOUNDS[precision].gradient
+    assert 0 < found.errors["gradient_error"] < found.errors["gradient_bound"] == BOUNDS[precision].gradient
     assert "same masks" in found.what["dropout"]
     assert found.first_step_seconds > 0
 

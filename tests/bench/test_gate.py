@@ -19,7 +19,6 @@ RIGHT = Verdict(
         "gradient_bound": 1e-4,
         "loss_error": 3.4e-7,
         "loss_bound": 2e-6,
-        "bound": 1e-4,
         "rows": 20,
     },
     environment={"torch": "2.0", "started": "today"},

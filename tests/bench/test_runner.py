@@ -153,7 +153,7 @@ def test_a_run_records_and_goes_on_where_it_was_interrupted(out: Path) -> None:
         assert {name: row["work"][name] for name in work} == work
         assert row["work"]["bytes_per_step"]["update"] == 12 * 2_651_600  # all but the embedding, three times
         assert row["steps"] >= 3
-        assert row["parity"]["gradient_error"] < row["parity"]["bound"]
+        assert row["parity"]["gradient_error"] < row["parity"]["gradient_bound"]
         assert min(row["seconds"], row["gemm_gflops"], row["copy_gbytes"]) > 0
         assert row["gemm_library"] in libraries
         assert " × " in row["gemm_shape"]
@@ -411,7 +411,7 @@ def test_a_precision_beside_the_run_s_is_measured_and_told_apart(tmp_path: Path)
     for row in found.values():
         if row["status"] == "unavailable":
             continue
-        assert row["parity"]["bound"] == BOUNDS[row["work"]["precision"]].gradient
+        assert row["parity"]["gradient_bound"] == BOUNDS[row["work"]["precision"]].gradient
     report = (out / "report.md").read_text()
     assert "bf16 `torch/cudnn` |" in report
     assert "fp32 `torch/cudnn@fp32` |" in report

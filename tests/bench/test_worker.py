@@ -99,7 +99,7 @@ def build_variant(variant: str) -> BuiltVariant:
 def test_a_variant_is_built_and_checked_in_the_precision_of_its_name() -> None:
     single, half = (build_variant(name).check() for name in ("torch/cudnn", "torch/cudnn@bf16"))
     bounds = [BOUNDS[name].gradient for name in ("fp32", "bf16")]
-    assert [facts["parity"]["bound"] for facts in (single, half)] == bounds
+    assert [facts["parity"]["gradient_bound"] for facts in (single, half)] == bounds
     assert single["parity"]["gradient_error"] < bounds[0] < half["parity"]["gradient_error"] < bounds[1]
     assert single["parity"]["loss_error"] < half["parity"]["loss_error"]
     assert single["parity"]["rows"] == single["parity"]["distinct_rows"] == 2

@@ -234,4 +234,4 @@ class Errors:
         """Return the largest error of each kind and its bound, as a row records them."""
         found = {f"{kind}_error": error for kind, error in self.largest.items()}
         bounds = {f"{kind}_bound": getattr(self.bound, kind) for kind in self.largest}
-        return {**found, **bounds, "bound": self.bound.gradient}
+        return {**found, **bounds}
