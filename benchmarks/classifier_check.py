@@ -35,7 +35,7 @@ from benchmarks.classifier_task import ClassifierTask
 from ptb_lm.bench import check
 from ptb_lm.bench.check import expected, problem
 from ptb_lm.bench.check.bounds import BOUNDS, CTC, CheckResult, Errors
-from ptb_lm.bench.check.expected import Answer, Question, fingerprint
+from ptb_lm.bench.check.expected import Answer, Question, count_sketch
 from ptb_lm.model import reference_updates
 
 STEPS = 2
@@ -184,7 +184,7 @@ def _compare_gradients(
         where = f"of batch {step + 1}"
         loss, gradients = model.loss_and_gradients(batch)
         errors.compare("loss", f"loss {where}", loss, answer[f"{step}.loss"])
-        images = {name: fingerprint(gradient) for name, gradient in gradients.items()}
+        images = {name: count_sketch(gradient) for name, gradient in gradients.items()}
         for name, error in expected.gradient_errors(answer, f"gradient {step}", images).items():
             kind = "bias" if gradients[name].ndim == 1 else "gradient"
             errors.add(kind, f"gradient of {name} {where}", error.whole)
@@ -225,7 +225,7 @@ def _compare_updates(
         images = {}
         for name in before:
             moved = before[name].astype(np.float64) - after[name]
-            images[name] = fingerprint(moved)
+            images[name] = count_sketch(moved)
             off = _adam_error(question.task, moved, [each[name] for each in gradients[: step + 1]])
             errors.add("adam", f"update of {name} {where}", off, beside="what Adam makes of its gradients")
         for name, error in expected.gradient_errors(answer, f"update {step}", images).items():

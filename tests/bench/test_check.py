@@ -33,7 +33,7 @@ from benchmarks.classifier_task import ClassifierTask
 from ptb_lm.bench import check, variants
 from ptb_lm.bench.check import bounds, dropout, expected, language_question, problem
 from ptb_lm.bench.check.bounds import BOUNDS
-from ptb_lm.bench.check.expected import WIDTH, fingerprint
+from ptb_lm.bench.check.expected import WIDTH, count_sketch
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import LanguageTask
@@ -712,17 +712,19 @@ def test_a_process_of_the_reference_that_ends_is_told(
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (WIDTH,), (200, 800), (1000, 101)])
-def test_a_fingerprint_is_linear_and_as_long_as_its_tensor(shape: tuple[int, ...]) -> None:
+def test_a_count_sketch_is_linear_and_as_long_as_its_tensor(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(1)
     one, two = rng.standard_normal((2, *shape))
-    assert fingerprint(one).size == min(one.size, WIDTH)
-    np.testing.assert_allclose(fingerprint(one) - 3 * fingerprint(two), fingerprint(one - 3 * two), atol=1e-9)
-    assert np.linalg.norm(fingerprint(one)) == pytest.approx(np.linalg.norm(one), rel=0.05)
+    assert count_sketch(one).size == min(one.size, WIDTH)
+    np.testing.assert_allclose(
+        count_sketch(one) - 3 * count_sketch(two), count_sketch(one - 3 * two), atol=1e-9
+    )
+    assert np.linalg.norm(count_sketch(one)) == pytest.approx(np.linalg.norm(one), rel=0.05)
     # What is wrong in a row, in a column, or in a single element alone, is as large.
     for part in [(slice(None), 2), (1, slice(None)), (1, 2)] if len(shape) == 2 else [(slice(0, 9),)]:
         wrong = np.zeros(shape)
         wrong[part] = 1.0
-        assert np.linalg.norm(fingerprint(wrong)) == pytest.approx(np.linalg.norm(wrong), rel=0.05)
+        assert np.linalg.norm(count_sketch(wrong)) == pytest.approx(np.linalg.norm(wrong), rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """The reference's answers, in float64: each is computed once for all variants, and kept in a cache.
 
-An answer is some named arrays: losses and norms, and the fingerprints of gradients, which are small enough to
-keep. A large question is computed in a process of its own, because the memory that it leaves behind would
-count as the variant's.
+An answer is some named arrays: losses and norms, and sketches of gradients (`count_sketch`), which are small
+enough to keep. A large question is computed in a process of its own, because the memory that it leaves behind
+would count as the variant's.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from ptb_lm.common import files
 Answer = dict[str, NDArray[np.float64]]
 
 INLINE = 1e8  # multiply-adds of a forward pass that are computed here
-# Sums of a fingerprint. It is prime, so that no row or column of a matrix falls into a few sums.
+# Sums of a sketch. It is prime, so that no row or column of a matrix falls into a few sums.
 WIDTH = 16_381
 CACHED_ANSWERS = 64  # the newest; one is 4 MB as a rule, 9 of four layers of two directions
 DIGEST = hashlib.sha256().digest_size
@@ -92,7 +92,7 @@ def answer(question: Question) -> Answer:
     return found
 
 
-def fingerprint(tensor: NDArray[np.floating]) -> NDArray[np.float64]:
+def count_sketch(tensor: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return a small linear image of a tensor, by which the norm of a difference is found.
 
     The gradients of a large model fill a gigabyte, which is too much to keep for every workload. The image is
@@ -118,9 +118,9 @@ def fingerprint(tensor: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def gradients(prefix: str, gradients: Mapping[str, NDArray[np.floating]]) -> Answer:
-    """Return what is kept of gradients: of each its norm, and its fingerprint."""
+    """Return what is kept of gradients: of each its norm, and its sketch."""
     norms = {f"{prefix}.norm of {name}": np.array(np.linalg.norm(g)) for name, g in gradients.items()}
-    return {**norms, **{f"{prefix}.{name}": fingerprint(gradient) for name, gradient in gradients.items()}}
+    return {**norms, **{f"{prefix}.{name}": count_sketch(gradient) for name, gradient in gradients.items()}}
 
 
 def gradient_errors(
@@ -137,7 +137,7 @@ def gradient_errors(
     Args:
         answer: Holds what `gradients` returned for the prefix.
         prefix: Prefix of names.
-        found: Fingerprints of a variant's gradients, by name.
+        found: Sketches of a variant's gradients, by name.
         rounding: By name, the norm of the rounding error of the weights that a gradient was read off. It is
             subtracted whole from both errors: in no direction can it be larger.
     """

@@ -21,7 +21,7 @@ In all of these the gradient is clipped. So one more step is done, whose gradien
 The norm. A variant may sum up its norm as torch does, in float32 (bounds.py), and clips by what it found.
 That norm is held to its own bound. All else is compared as it follows from it: gradients are read off the
 weights by the variant's own norm, and the reference's second step begins as far from the first as the
-variant's does (language_question.stretch_answer). So no bound is wider for it.
+variant's does (language_question.extrapolate). So no bound is wider for it.
 
 Shapes: B = batch, T = time steps, L = length of a row.
 """
@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from ptb_lm.bench import rows
 from ptb_lm.bench.check import dropout, expected, problem, update
 from ptb_lm.bench.check.bounds import BOUNDS, CheckResult, Errors, WrongError
-from ptb_lm.bench.check.language_question import LanguageQuestion, stretch_answer
+from ptb_lm.bench.check.language_question import LanguageQuestion, extrapolate
 from ptb_lm.bench.run.timed_steps import reports_masks
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data import corpus
@@ -131,8 +131,8 @@ class _Step(NamedTuple):
     loss: float  # of the gradient: summed over time, averaged over the batch
     norm: float
     seconds: float
-    # Fingerprints of the weights before, as weight decay alone would leave them, less those after.
-    moved: dict[str, NDArray[np.float64]]
+    # Sketches of the weights before, as weight decay alone would leave them, less those after.
+    updates: dict[str, NDArray[np.float64]]
     rounding: dict[str, float]  # the norm of that by which their own rounding can have changed the weights
     masks: dropout.KeepMasks | None
 
@@ -162,9 +162,9 @@ def _compare(model: Backend, question: LanguageQuestion, errors: Errors) -> _Ste
     for index, loss in enumerate(scored):
         what = f"loss of window {index + 1}"
         errors.compare("loss", what, loss, answer[f"{index}.loss scored"])
-    stretch = 0.0
+    excess = 0.0  # by which the step before was too long, as a part of its length
     for index, step in enumerate(steps):
-        wanted = stretch_answer(answer, stretch)
+        wanted = extrapolate(answer, excess)
         norm = float(wanted[f"{index}.norm"])
         where = f"in training step {index + 1}"
         errors.compare("loss", f"loss {where}", step.loss, wanted[f"{index}.loss"])
@@ -172,7 +172,7 @@ def _compare(model: Backend, question: LanguageQuestion, errors: Errors) -> _Ste
         # What a step took of a weight is the rate times the gradient, clipped.
         own, right = (question.rates[index] * min(1.0, config.max_grad_norm / n) for n in (step.norm, norm))
         _compare_gradients(step, question, index, own, wanted, errors)
-        stretch = _length({name: moved / right for name, moved in step.moved.items()}, wanted, index) - 1
+        excess = _length({name: update / right for name, update in step.updates.items()}, wanted, index) - 1
     return steps[0]
 
 
@@ -181,13 +181,13 @@ def _compare_gradients(
 ) -> None:
     """Compare the gradient of every tensor, by which a step moved it times a scale."""
     where = f"in training step {index + 1}"
-    found = {name: moved / scale for name, moved in step.moved.items()}
+    found = {name: update / scale for name, update in step.updates.items()}
     rounding = {name: size / scale for name, size in step.rounding.items()}
     shapes = question.task.shapes
     biases = {name for name, shape in shapes.items() if not parameters.is_matrix(name, shape)}
     for name, error in expected.gradient_errors(wanted, f"{index}", found, rounding).items():
         errors.add("bias" if name in biases else "gradient", f"gradient of {name} {where}", error.whole)
-    matrices = {name: moved for name, moved in found.items() if name not in biases}
+    matrices = {name: gradient for name, gradient in found.items() if name not in biases}
     for name, error in expected.gradient_errors(wanted, f"{index}", matrices, rounding).items():
         errors.add("length", f"length of the gradient of {name} {where}", error.length)
 
@@ -224,13 +224,13 @@ def _train_windows(model: Backend, windows: Sequence[Any], question: LanguageQue
         seconds = time.perf_counter() - start
         after = model.export_weights()
         decayed = 1 - rate * question.task.weight_decay
-        moved = {
-            name: expected.fingerprint(decayed * before[name].astype(np.float64) - after[name])
+        updates = {
+            name: expected.count_sketch(decayed * before[name].astype(np.float64) - after[name])
             for name in before
         }
         times = question.additions(index)
         rounding = {name: _rounding(before[name], after[name], times.get(name, 1)) for name in before}
-        yield _Step(measured.nll / batch_size, measured.gradient_norm, seconds, moved, rounding, masks)
+        yield _Step(measured.nll / batch_size, measured.gradient_norm, seconds, updates, rounding, masks)
         before = after
 
 

@@ -21,9 +21,9 @@ from ptb_lm.model import reference, reference_updates
 
 Window: TypeAlias = tuple[Ids, Ids]  # x_BT, y_BT
 
-# By how much of itself the first update is made longer, to see what the second step makes of that.
-STRETCH = 1e-3
-_BY_STRETCH = "by stretch: "
+# The step of a finite difference: by this part of itself the first update is made longer.
+DIFFERENCE_STEP = 1e-3
+_DERIVATIVE = "derivative by the length of the first update: "
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ class LanguageQuestion(expected.Question):
         return answer
 
     def _train(self, windows: Sequence[Window], state: reference.State) -> expected.Answer:
-        """Train on two windows; do the second step from a longer first update, too."""
+        """Train on two windows; differentiate the second step by the length of the first update."""
         weights = self.weights
         answer, gradients, state = self._step(0, weights, windows[0], state)
-        moved, _ = reference_updates.sgd_update(
+        after, _ = reference_updates.sgd_update(
             weights,
             gradients,
             learning_rate=self.rates[0],
@@ -111,11 +111,11 @@ class LanguageQuestion(expected.Question):
             weight_decay=self.task.weight_decay,
         )
         del gradients  # which fill a gigabyte
-        second, _, _ = self._step(1, moved, windows[1], state)
-        further = {name: array + STRETCH * (array - weights[name]) for name, array in moved.items()}
-        stretched, _, _ = self._step(1, further, windows[1], state)
-        by_stretch = {_BY_STRETCH + name: (stretched[name] - second[name]) / STRETCH for name in second}
-        return answer | second | by_stretch
+        second, _, _ = self._step(1, after, windows[1], state)
+        further = {name: array + DIFFERENCE_STEP * (array - weights[name]) for name, array in after.items()}
+        beside, _, _ = self._step(1, further, windows[1], state)
+        derivative = {_DERIVATIVE + name: (beside[name] - second[name]) / DIFFERENCE_STEP for name in second}
+        return answer | second | derivative
 
     def _step(
         self,
@@ -141,7 +141,7 @@ class LanguageQuestion(expected.Question):
         return kept, gradients, state
 
 
-def stretch_answer(answer: expected.Answer, stretch: float) -> expected.Answer:
+def extrapolate(answer: expected.Answer, excess: float) -> expected.Answer:
     """Return an answer as it is where the first update is longer by a part of itself, to first order.
 
     A variant whose norm is off by its rounding clips as much otherwise, and its second step computes with
@@ -149,9 +149,9 @@ def stretch_answer(answer: expected.Answer, stretch: float) -> expected.Answer:
 
     Args:
         answer: Result of `LanguageQuestion.answer`.
-        stretch: The part; negative if the update is shorter.
+        excess: The part; negative if the update is shorter.
     """
     return {
-        name: array + stretch * answer[_BY_STRETCH + name] if _BY_STRETCH + name in answer else array
+        name: array + excess * answer[_DERIVATIVE + name] if _DERIVATIVE + name in answer else array
         for name, array in answer.items()
     }
