@@ -95,7 +95,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     others: Annotated[float, msgspec.Meta(ge=0, le=1e30)] | None = None  # cores that others took meanwhile
     note: str = ""
     loss: Finite | None = None  # the first that was compared with the reference
-    parity: Mapping[str, Finite] = {}  # errors beside the NumPy reference, and bounds
+    # Errors beside the NumPy reference, bounds, and the rows of the batch (check.CheckResult.errors).
+    parity: Mapping[str, Finite] = {}
     check: Mapping[str, Any] = {}  # description of the comparison
     startup: Mapping[str, Finite] = {}  # seconds before the first block
     peak_memory: Mapping[str, Finite] = {}  # bytes

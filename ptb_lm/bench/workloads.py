@@ -34,8 +34,8 @@ FLOPS_PER_MULTIPLY_ADD = {"forward": 2, "train": 6}
 class Task(Protocol):
     """The work of a step, whatever the model is.
 
-    Three functions depend on the class of a task, and a new class registers its own: run.timed_steps.prepare,
-    run.machine.products and check.check.
+    Four functions depend on the class of a task. A new class registers its own: run.timed_steps.prepare,
+    run.machine.products, check.check and, if its models may hide dropout, check.check_unknown_dropout.
     """
 
     @property
@@ -211,7 +211,7 @@ class Workload:
     # Minutes of all processes together, by which their number is planned (run/runner.py). None: the number is
     # `processes`.
     minutes: float | None = 15.0
-    rounds: int = 5
+    rounds: int = 5  # of all processes together; a selection sets it by the options (selection.py)
     min_steps: int = 3  # timed in a round
     # Seconds of a round: the clock's own grain and the last synchronisation must not count. Longer
     # blocks resolve no more, as processes differ by more than the blocks of one.

@@ -103,7 +103,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 def absolute(path: Path) -> Path:
     """Return a path that means the same from any folder, without `..`; a link at its end stays one.
 
-    With it the path would hang on a folder that its file is not in, and that may be moved.
+    A path with `..` would depend on a folder that does not hold the file, and that may be moved.
     """
     if ".." not in path.parts:
         return path.absolute()

@@ -10,7 +10,7 @@ import msgspec
 
 T = TypeVar("T")
 
-_SHORT = reprlib.Repr()  # of what is said of a value
+_SHORT = reprlib.Repr()  # the short form of a value, for errors
 _SHORT.maxstring = _SHORT.maxother = 80
 
 MOST = 2**53  # what a float holds exactly: nothing that is counted here comes near

@@ -1,1 +1,1 @@
-"""How the pages and the data of results/ are made: scripts/tables and scripts/reproduce."""
+"""How the pages and the data of results/ are made: scripts/tables, scripts/keep and scripts/reproduce."""

@@ -8,8 +8,8 @@ After the warm-up it is compared once more: a program may do its first steps oth
 one does that captures a graph after some.
 
 problem.py draws the weights and the data; expected.py has the reference's answer, kept in a cache;
-language.py puts the question to a language model; update.py looks at how far a step goes; bounds.py says how
-far off it may be.
+language_question.py has the question about a language model, and language.py puts it to one; dropout.py looks
+at masks; update.py looks at how far a step goes; bounds.py says how far off a variant may be.
 """
 
 import functools

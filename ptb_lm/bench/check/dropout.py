@@ -54,7 +54,7 @@ def check_masks(task: LanguageTask, windows: Sequence[KeepMasks]) -> None:
     or time steps, would be an easier problem, with the same answer as the reference's.
 
     Raises:
-        WrongError: They do not, or are not.
+        WrongError: A mask is missing, has another shape or share, or repeats another.
     """
     for masks in windows:
         _check_specs(task, masks)
