@@ -7,15 +7,14 @@ from pathlib import Path
 
 from ptb_lm.common import cli, streams
 from ptb_lm.common.errors import UserError
-from ptb_lm.inference import loading
 
 PROG = cli.command_name("neighbours")
 WORDS, METHOD = 300, "tsne"  # of a map
 
 
 def _add_flags(parser: cli.Parser) -> None:
-    loading.add_run(parser)
     add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="a run directory, of either framework, or demo")
     add("word", nargs="?", metavar="WORD", help="a word of the vocabulary")
     add(
         "-k",
@@ -56,22 +55,27 @@ def main(arguments: argparse.Namespace) -> None:
     # What it imports takes longer than --help should.
     from ptb_lm.inference import neighbours
     from ptb_lm.pages import plots
+    from ptb_lm.training import run_folders
 
     if arguments.picture:
         plots.check_picture(arguments.picture)
     if (folder := arguments.projector) is not None:  # before the picture is drawn
         neighbours.check_projector(folder, overwrite=arguments.overwrite)
-    model = loading.load_from_flags(arguments)
+    config, vocabulary, weights = run_folders.find(arguments.run).read_model()
+    vectors_VE = weights["embedding"]
     if arguments.word:
-        for word, similarity in model.nearest(arguments.word, arguments.k):
+        found = neighbours.find_nearest(
+            vectors_VE, vocabulary, arguments.word, arguments.k, tokenizer=config.tokenizer
+        )
+        for word, similarity in found:
             print(f"{similarity:.6f}\t{streams.escape_for(word)}")
     if arguments.picture:
-        words = min(arguments.words or WORDS, len(model.vocabulary))
+        words = min(arguments.words or WORDS, len(vocabulary))
         method = arguments.method or METHOD
-        neighbours.draw(model.embeddings, model.vocabulary, arguments.picture, words=words, method=method)
+        neighbours.draw(vectors_VE, vocabulary, arguments.picture, words=words, method=method)
         streams.print_to_stderr(f"{PROG}: wrote {arguments.picture}, a map of {words:,} words")
     if folder is not None:
-        neighbours.write_projector(model.embeddings, model.vocabulary, folder, overwrite=arguments.overwrite)
+        neighbours.write_projector(vectors_VE, vocabulary, folder, overwrite=arguments.overwrite)
         streams.print_to_stderr(f"{PROG}: tensorboard --logdir {shlex.quote(str(folder))} shows the words")
 
 

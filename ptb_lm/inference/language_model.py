@@ -266,10 +266,7 @@ class LanguageModel:
         Raises:
             UserError: The vocabulary lacks the word or has fewer than k others.
         """
-        inputs.check_text(word, name="the word")
-        if word not in self.vocabulary.ids and len(words := self.tokenizer.words(word)) == 1:
-            (word,) = words
-        return find_nearest(self.embeddings, self.vocabulary, word, k)
+        return find_nearest(self.embeddings, self.vocabulary, word, k, tokenizer=self.tokenizer)
 
     def to_torch(self) -> "PlainLanguageModel":
         """Return the model as a plain torch.nn.Module, of torch.nn.Embedding, LSTM and Linear, on the CPU.

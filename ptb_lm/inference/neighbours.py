@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from ptb_lm.common import streams
 from ptb_lm.common.errors import UserError, how_to_install
 from ptb_lm.common.files import atomic_write, output_problem
+from ptb_lm.data.preparation import Tokenizer
 from ptb_lm.data.vocabulary import Vocabulary
-from ptb_lm.inference.inputs import check_count
+from ptb_lm.inference.inputs import check_count, check_text
 from ptb_lm.pages.plots import check_picture, letters_of_any_font
 
 MISSING = f"is not installed; {how_to_install('neighbours')}"
@@ -39,19 +40,28 @@ class Neighbour(NamedTuple):
 
 
 def find_nearest(
-    embeddings_VE: NDArray[np.floating], vocabulary: Vocabulary, word: str, k: int | None
+    embeddings_VE: NDArray[np.floating],
+    vocabulary: Vocabulary,
+    word: str,
+    k: int | None,
+    *,
+    tokenizer: Tokenizer,
 ) -> list[Neighbour]:
     """Return the k words nearest to a word, the nearest first.
 
     Args:
         embeddings_VE: The words' vectors.
         vocabulary: The words.
-        word: One of the vocabulary.
+        word: One of the vocabulary, or one that the tokenizer turns into one of the vocabulary.
         k: The number of others. None: 10, or all if the vocabulary has fewer.
+        tokenizer: Turns text into words.
 
     Raises:
         UserError: The vocabulary lacks the word, or has fewer than k others.
     """
+    check_text(word, name="the word")
+    if word not in vocabulary.ids and len(words := tokenizer.words(word)) == 1:
+        (word,) = words
     word_id = vocabulary.ids.get(word)
     if word_id is None:
         raise UserError(f"the word {word!r} is not in the vocabulary")
