@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ptb_lm.common import cli, streams
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import fastest, frameworks
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.rules import SAFE_PRECISION
@@ -77,7 +78,7 @@ def choose(config: "RunConfig", *, precision: str, **given: str | None) -> Choic
         given: Other choices by name; None counts as not given. The run has its own framework and device.
 
     Raises:
-        UserError: The run cannot be computed so.
+        UserError: The run cannot be computed so, or the framework is not installed.
     """
     own = {"framework": config.choice.framework, "device": config.choice.device, "seed": config.choice.seed}
     wanted = {name: value for name, value in given.items() if value is not None}
@@ -88,6 +89,11 @@ def choose(config: "RunConfig", *, precision: str, **given: str | None) -> Choic
     }
     choice = fastest.choose_safe(left, cell=config.hyperparameters.cell)
     choice.check_cell(config.hyperparameters.cell, has_weights=True)
+    if choice.framework != "torch" and "framework" not in wanted:
+        try:
+            choice.builder()
+        except UserError as error:
+            raise UserError(f"{error}; or give --framework torch, which computes the same") from None
     return fastest.choose(choice, config.hyperparameters, fixed=fixed).choice
 
 

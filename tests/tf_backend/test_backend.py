@@ -427,8 +427,31 @@ def test_without_tensorflow_one_sentence_says_how_to_install_it(data: Path, tmp_
     code += "from ptb_lm import train; sys.exit(train.main(sys.argv[1:]))"
     done = python(code, *runs.arguments(data, tmp_path / "run", "--framework", "tensorflow"))
     assert done.returncode == 2
-    assert "pip install -e '.[tensorflow]'" in runs.sentence(done.stderr, train)
+    assert runs.sentence(done.stderr, train).endswith("pip install -e '.[tensorflow]'")
     assert not (tmp_path / "run").exists()
+
+
+def test_without_tensorflow_its_run_is_read_in_torch(tmp_path: Path) -> None:
+    """A sentence says so, unless the command computes nothing."""
+    run = runs.write_run(tmp_path / "run", ("a", "<eos>", "b", "<unk>"), framework="tensorflow")
+    (tmp_path / "text").write_text("a b\n")
+    text = str(tmp_path / "text")
+    lines = [
+        ("evaluate", "--text", text),
+        ("score", text),
+        ("score", text, "--model", "block"),  # so that no choice asks the framework
+        ("score", text, "--framework", "tensorflow"),
+        ("score", text, "--framework", "torch"),
+        ("neighbours", "a"),
+    ]
+    code = "import sys; sys.modules['tensorflow'] = None; import json; from ptb_lm.__main__ import main\n"
+    code += "for command, *flags in json.loads(sys.argv[2]): print(main([command, sys.argv[1], *flags]))"
+    done = python(code, str(run), json.dumps(lines))
+    problems = [line for line in done.stderr.splitlines() if "tensorflow is not installed" in line]
+    advised = [problem.endswith("or give --framework torch, which computes the same") for problem in problems]
+    assert advised == [True, True, True, False]
+    statuses = [line for line in done.stdout.splitlines() if line in ("0", "2")]
+    assert statuses == ["2", "2", "2", "2", "0", "0"]
 
 
 def test_notices_are_held_back_unless_the_body_fails(capfd: pytest.CaptureFixture[str]) -> None:
