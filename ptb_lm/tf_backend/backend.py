@@ -71,6 +71,7 @@ class TensorFlowBackend(Backend):
         self.dtype = DTYPES[choice.precision]
         state_names = config.cell_declaration.state_names
         self._vocabulary_size = len(weights["embedding"])
+        self._layer = layer_type(choice.model, cell=config.cell, gpu=self.device.gpu)
         self.network = self._new_network(self.device.name)
         window = tf.TensorSpec([None, None], tf.int32)
         states = [tf.TensorSpec([None, hidden_size], self.dtype) for hidden_size in config.hidden_sizes]
@@ -90,7 +91,7 @@ class TensorFlowBackend(Backend):
         with tf.device(device):
             return Network(
                 self.config,
-                layer_type(self.choice.model, cell=self.config.cell, gpu=self.device.gpu),
+                self._layer,
                 vocabulary_size=self._vocabulary_size,
                 unroll=self.choice.unroll,
                 dtype=self.dtype,
@@ -117,14 +118,12 @@ class TensorFlowBackend(Backend):
     @property
     @override
     def hints(self) -> list[str]:
-        if not self.config.vary_num_steps:
-            return []
-        if self.choice.execution == "xla":
-            return ["--execution xla compiles windows of each length: with --vary-num-steps that takes long"]
-        layer = layer_type(self.choice.model, cell=self.config.cell, gpu=self.device.gpu)
-        if (self.choice.execution, self.choice.unroll) == ("graph", "static") and issubclass(
-            layer, SteppedLayer
-        ):
+        choice, lengths_vary = self.choice, self.config.vary_num_steps
+        if choice.execution == "xla":
+            what = "windows of each length, which takes long" if lengths_vary else "the first window"
+            return [f"--execution xla compiles {what}; meanwhile the run hears no signal"]
+        unrolls = (choice.execution, choice.unroll) == ("graph", "static")
+        if lengths_vary and unrolls and issubclass(self._layer, SteppedLayer):
             return [
                 "--unroll static traces every step of windows of each length: with --vary-num-steps that "
                 "takes long; --unroll loop traces one step of each"
