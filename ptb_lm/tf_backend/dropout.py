@@ -37,6 +37,7 @@ class WindowDropout:
         self.vocabulary_size = vocabulary_size
         self.dtype = dtype
         self.generator = new_stream(seed)
+        self._draw_by_xla = apply_execution(self.draw, "xla")
 
     def draw(self, batch: int, steps: int) -> Masks[tf.Tensor]:
         """Return the next window's masks; see ptb_lm.model.dropout_places.
@@ -60,7 +61,7 @@ class WindowDropout:
             execution: Execution of the training step.
         """
         state = tf.identity(self.generator.state)
-        draw = apply_execution(self.draw, "xla" if execution == "xla" else "eager")
+        draw = self._draw_by_xla if execution == "xla" else self.draw
         kept: Masks[NDArray[np.bool_]] = tf.nest.map_structure(
             lambda mask: mask.numpy() != 0, draw(batch, steps)
         )

@@ -163,6 +163,14 @@ def test_what_each_length_costs_is_said(
     assert ("signal" in usual[0]) if choice.get("execution") == "xla" else usual == []
 
 
+def test_masks_are_told_in_advance_in_silence(short_config: Config, caplog: pytest.LogCaptureFixture) -> None:
+    """XLA compiles them once. TensorFlow warns of many functions, by default."""
+    built = build(short_config.replace(keep_prob=0.5), execution="xla")
+    for _ in range(6):
+        built.next_masks(2, 3)
+    assert caplog.records == []
+
+
 def test_many_lengths_are_traced_in_silence(short_config: Config, caplog: pytest.LogCaptureFixture) -> None:
     """TensorFlow warns of many traces, by default."""
     built = build(short_config.replace(**LENGTHS_VARY), model="block_fused", precision="fp32")
