@@ -94,10 +94,11 @@ class Adam:
             KeyError: An array is missing.
             UserError: One is of another shape.
         """
-        canonical = network.canonical()
-        shapes = {f"{kind}.{name}": array.shape for kind in MOMENTS for name, array in canonical.items()}
+        shapes = {f"{kind}.{name}": shape for kind in MOMENTS for name, shape in network.shapes.items()}
         shapes |= {STEPS: ()}
         parameters.check({name: arrays[name] for name in shapes}, shapes)
         for kind, moments in zip(MOMENTS, self.moments, strict=True):
-            assign(moments, network.from_canonical({name: arrays[f"{kind}.{name}"] for name in canonical}))
+            assign(
+                moments, network.from_canonical({name: arrays[f"{kind}.{name}"] for name in network.shapes})
+            )
         self.steps.assign(arrays[STEPS])

@@ -26,7 +26,8 @@ class Layer(ABC):
     """One layer over a sequence, with the parameters that its cell declares.
 
     Attributes:
-        weights: The variables to train, by the names of the cell's parameters.
+        weights: The variables to train, by name: those of the cell's parameters, unless `new_weights` says
+            otherwise.
         variables: The same, in their order.
 
     Args:
@@ -110,7 +111,7 @@ class SteppedLayer(Layer):
 def assign(variables: Sequence[tf.Variable], arrays: Sequence[NDArray[Any]]) -> None:
     """Set variables to arrays, each in the variable's precision."""
     for variable, array in zip(variables, arrays, strict=True):
-        variable.assign(array.astype(variable.dtype.as_numpy_dtype))
+        variable.assign(array.astype(variable.dtype.as_numpy_dtype, copy=False))
 
 
 def layer_type(model: str, *, cell: str = cells.LSTM, gpu: bool) -> type[Layer]:

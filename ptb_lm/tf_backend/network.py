@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import no_dropout
@@ -26,6 +27,7 @@ class Network:
 
     Attributes:
         variables: The variables to train.
+        shapes: The shape of each parameter by canonical name.
 
     Args:
         config: The hyper-parameters.
@@ -40,6 +42,7 @@ class Network:
     ) -> None:
         width, hidden_sizes = config.embedding_width, config.hidden_sizes
         self.dtype = dtype
+        self.shapes = parameters.shapes(config, vocabulary_size)
         self.embedding_VE = tf.Variable(tf.zeros([vocabulary_size, width], dtype))
         self.stack = RecurrentStack(
             layer, width, hidden_sizes, cell=config.cell_declaration, unroll=unroll, dtype=dtype

@@ -72,7 +72,8 @@ class TrainingStep:
         self._averages: list[tf.Variable] = []
         self._averages_in_place = False
         self.execute_step = apply_execution(self._step_on_devices, choice.execution)
-        self.load_copies(self.network.canonical())
+        if self._copies:
+            self.load_copies(self.network.canonical())
 
     def __call__(
         self, x_BT: TokenArray, y_BT: TokenArray, state: State, *, learning_rate: float

@@ -171,6 +171,17 @@ def test_masks_are_told_in_advance_in_silence(short_config: Config, caplog: pyte
     assert caplog.records == []
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_one_device_trains_without_a_copy_of_its_weights(
+    optimizer: str, short_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = build(short_config.replace(optimizer=optimizer))
+    monkeypatch.delattr(type(built.network), "canonical")
+    x_BT, y_BT = windows_of(short_config)[0]
+    state, _ = built.train_step(x_BT, y_BT, built.zero_state(len(x_BT)), learning_rate=0.1)
+    built.load_training_state(built.export_training_state(state))
+
+
 def test_many_lengths_are_traced_in_silence(short_config: Config, caplog: pytest.LogCaptureFixture) -> None:
     """TensorFlow warns of many traces, by default."""
     built = build(short_config.replace(**LENGTHS_VARY), model="block_fused", precision="fp32")
