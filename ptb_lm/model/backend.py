@@ -104,7 +104,7 @@ class Backend(Model):
         ranks: Processes that train the model together. Rows, windows and states are then this one's share,
             and the losses of `train_step` are those of all.
         training: The framework's training step and its state, made when it is first used. It has
-            `update_averages`, `swap_averages`, `export_state` and `load_state`, to which methods here pass on.
+            `update_averages`, `swap_averages`, `export_state` and `load_state`, which methods here call.
     """
 
     ranks: Ranks = SINGLE_PROCESS

@@ -172,7 +172,9 @@ class Losses(expected.Question):
             x_TBE = (weights | dropped)["embedding"][x_BT.T]
             zero = reference.zero_state(weights, batch)
             masks = [_drawn_mask(spec, rng) for spec in specs.units] or None
-            output_TBH, _, _ = reference.stack_forward(weights | dropped, x_TBE, zero, masks=masks)
+            output_TBH, _, _ = reference.stack_forward(
+                weights | dropped, x_TBE, zero, masks=masks, cell=config.cell_declaration
+            )
             losses.append(self._row_losses(weights, output_TBH, y_BT))
         losses_WB = np.array(losses)
         # The rows' masks of units are independent, so that the variances of their losses add up.

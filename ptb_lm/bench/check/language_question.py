@@ -95,7 +95,9 @@ class LanguageQuestion(expected.Question):
         if self.forward:
             state = zero
             for step, (x_BT, y_BT) in enumerate(windows):
-                loss, _, state = reference.loss_and_gradients(self.weights, x_BT, y_BT, state)
+                loss, _, state = reference.loss_and_gradients(
+                    self.weights, x_BT, y_BT, state, cell=self.task.config.cell_declaration
+                )
                 answer[f"{step}.loss scored"] = np.array(loss)
         return answer
 
@@ -126,15 +128,9 @@ class LanguageQuestion(expected.Question):
     ) -> tuple[expected.Answer, Mapping[str, NDArray[np.floating]], reference.State]:
         """Return what is kept of a step, its gradients, and the state after it."""
         dropped = dropout.scaled_masks(self.task, self.masks[index]) if self.masks else {}
-        config = self.task.config
-        loss, gradients, state = reference.loss_and_gradients(
-            weights,
-            *window,
-            state,
-            activation_penalty=config.activation_penalty,
-            slowness_penalty=config.slowness_penalty,
-            **dropped,
-        )
+        x_BT, y_BT = window
+        settings = reference.settings(self.task.config) | dropped
+        loss, gradients, state = reference.loss_and_gradients(weights, x_BT, y_BT, state, **settings)
         kept = expected.gradients(f"{index}", gradients)
         norm = math.sqrt(sum(float(kept[f"{index}.norm of {name}"]) ** 2 for name in gradients))
         kept |= {f"{index}.loss": np.array(loss), f"{index}.norm": np.array(norm)}
