@@ -260,6 +260,7 @@ def test_unknown_words_of_an_n_best_list_are_told(
         ("", "line 2: it is not ID"),
         ("1 ||| a ||| x", "line 2: the score 'x'"),
         ("1 ||| a ||| nan", "line 2: the score 'nan'"),
+        ("1 ||| a ||| 1_0", "line 2: the score '1_0'"),
         ("1 ||| a ||| 1e400 |||", "line 2: the score ''"),
         # A list that goes on after another would have two best hypotheses.
         ("1 ||| b ||| 0\n2 ||| a ||| 0\n1 ||| c ||| 0", "line 4: "),

@@ -147,7 +147,7 @@ def parse_finite(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if math.isfinite(number) else None
+    return number if math.isfinite(number) and "_" not in text else None  # which only Python reads
 
 
 def positive_number(value: str) -> float:

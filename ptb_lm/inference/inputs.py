@@ -49,7 +49,10 @@ def check_whole(value: object, *, least: int | None = None, name: str) -> None:
 
 def is_finite(value: object) -> bool:
     """Return whether it is a finite number, which may be NumPy's."""
-    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    try:
+        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:  # a whole number beyond the largest float
+        return False
 
 
 def check_text(text: object, *, name: str) -> None:

@@ -44,8 +44,8 @@ def load(
         model: The way to compute the LSTM; None, or "auto": the fastest that was measured in the precision.
         device: The device; None: that of the training.
         precision: The precision; None: float32, in which the weights are kept, whatever they were trained in.
-            "auto": the fastest that was measured on the device. bfloat16 moves a perplexity by up to 5e-4,
-            relatively.
+            "auto": the fastest that was measured on the device. bfloat16 moved perplexities of runs on Penn
+            Treebank by up to 5e-4, relatively (results/notes.md), and of small texts by more.
 
     Returns:
         The model: score, perplexity, predict, generate, nearest, embeddings, to_torch; help(model) describes

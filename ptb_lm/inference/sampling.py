@@ -64,7 +64,7 @@ class Sampler:
             raise UserError(f"top-p must be above 0 and at most 1, not {top_p!r}")
         if seed is not None and not isinstance(seed, np.random.Generator):
             check_whole(seed, least=0, name="the seed")
-        self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
+        self.temperature, self.top_k, self.top_p = float(temperature), top_k, top_p
         self.forbidden = list(forbidden)
         self.generator = np.random.default_rng(seed)
 
@@ -79,9 +79,9 @@ class Sampler:
     def distribution(self, log_p_V: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return the probabilities [V] that words are drawn with, at a temperature above 0."""
         log_p_V = self._without_forbidden(log_p_V)
-        with np.errstate(over="ignore"):  # at a temperature near 0: exp(-inf) is meant
+        order_V = np.argsort(-log_p_V, kind="stable")  # at a very high temperature all p are 1
+        with np.errstate(over="ignore", under="ignore"):  # at one near 0: exp(-inf) is meant
             p_V = np.exp((log_p_V - log_p_V.max()) / self.temperature)
-        order_V = np.argsort(-p_V, kind="stable")
         if self.top_k is not None:
             p_V[order_V[self.top_k :]] = 0
         if self.top_p is not None:

@@ -24,7 +24,7 @@ from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend import cpu, gpu, native
 from ptb_lm.torch_backend.cells import Layer
 from ptb_lm.torch_backend.precision import PRECISIONS, gpu_settings
-from ptb_lm.torch_backend.settings import flush_denormals, hold_settings
+from ptb_lm.torch_backend.settings import flush_denormals, hold_settings, leave_autocast
 
 BFLOAT16_LSTM = 91300  # the first version of cuDNN that takes one, from compute capability 8.0 on
 
@@ -63,9 +63,11 @@ class Runtime:
         on_gpu = self.device.type == "cuda"
         self.execution = execution if execution != "auto" else gpu_execution if on_gpu else "eager"
         self.model, self.cell = choice.model, cell
-        self.settings: Callable[[], AbstractContextManager[None]] = flush_denormals
+        held = partial(hold_settings, gpu_settings(self.precision)) if on_gpu else flush_denormals
+        self.settings: Callable[[], AbstractContextManager[None]] = partial(
+            leave_autocast, self.device.type, held
+        )
         if on_gpu:
-            self.settings = partial(hold_settings, gpu_settings(self.precision))
             gpu.allocate_workspace(self.device)
             # torch.nn.LSTM lays its weights out in one piece, as cuDNN wants them, if they are of one of
             # these types. bfloat16 is missing: such weights would be put together again at every call.

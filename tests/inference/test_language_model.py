@@ -547,6 +547,14 @@ def test_inference_mode_changes_nothing_later(model: LanguageModel) -> None:
     assert model.score(SENTENCES).perplexity == within.perplexity
 
 
+@pytest.mark.parametrize("name", ["cudnn", "basic", "block_fused"])
+def test_a_caller_s_autocast_rounds_nothing(name: str, folder: Path) -> None:
+    run = runs.write_run(folder / f"autocast-{name}", WORDS)
+    expected = ptb_lm.load(run, model=name).score(SENTENCES)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert ptb_lm.load(run, model=name).score(SENTENCES).perplexity == expected.perplexity
+
+
 @pytest.mark.parametrize("cell", ["lstm", "mogrifier_lstm"])
 def test_a_kept_state_keeps_no_more_than_itself(cell: str, folder: Path) -> None:
     model = ptb_lm.load(runs.write_run(folder / f"kept-{cell}", WORDS, cell=cell), model="block_fused")

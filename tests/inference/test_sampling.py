@@ -1,5 +1,7 @@
 """Words are drawn with the probabilities that they are said to be drawn with."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -30,17 +32,26 @@ LOG_P = np.log(P)
         ({"forbidden": [1]}, [0.05, 0, 0.1, 0.25, 0.2]),
         ({"forbidden": [1, 3], "top_k": 1}, [0, 0, 0, 0, 1]),
         ({"temperature": 1e-300}, [0, 1, 0, 0, 0]),
+        ({"temperature": Fraction(1, 2)}, P**2),
+        ({"temperature": 1e300, "top_k": 2}, [0, 1, 0, 1, 0]),
     ],
     ids=str,
 )
 def test_the_distribution_is_sharpened_and_cut(choice: dict[str, float], expected: list[float]) -> None:
     sampler = Sampler(5, seed=1, **choice)
     wanted = np.array(expected) / np.sum(expected)
-    np.testing.assert_allclose(sampler.distribution(LOG_P), wanted, rtol=1e-12)
+    with np.errstate(all="raise"):
+        np.testing.assert_allclose(sampler.distribution(LOG_P), wanted, rtol=1e-12)
     # Drawn as often, within five standard deviations, and what may not be drawn never.
     draws = 2_000
     counts = np.bincount([sampler(LOG_P) for _ in range(draws)], minlength=5)
     assert (np.abs(counts - draws * wanted) <= 5 * np.sqrt(draws * wanted * (1 - wanted)) + 1e-9).all()
+
+
+@pytest.mark.parametrize("temperature", [-1, float("nan"), 10**400, True])
+def test_an_impossible_temperature_is_refused(temperature: float) -> None:
+    with pytest.raises(UserError, match="temperature"):
+        Sampler(5, temperature=temperature)
 
 
 def test_temperature_0_is_the_likeliest_word_that_may_be_drawn() -> None:

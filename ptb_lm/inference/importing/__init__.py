@@ -49,7 +49,8 @@ KERAS_LAYERS: dict[str, dict[str, tuple[Any, ...]]] = {
         for name in ("LSTM", "GRU", "LSTMCell", "GRUCell")
     },
     **{name: {"activation": ("linear", "softmax")} for name in ("Dense", "Activation")},
-    **{name: {} for name in ("InputLayer", "Embedding", "Dropout", "SpatialDropout1D", "Softmax")},
+    **{name: {} for name in ("InputLayer", "Embedding", "Dropout", "SpatialDropout1D")},
+    "Softmax": {"axis": (-1,)},
     # What these hold has a row.
     **{name: {} for name in ("Sequential", "Functional", "Model", "TimeDistributed", "StackedRNNCells")},
     "RNN": {"go_backwards": (False,)},
@@ -247,6 +248,8 @@ def _check_keras(values: dict[str, Any]) -> dict[str, Any]:
     layers = [layer for part in held for layer in (part if isinstance(part, list) else [part])]
     for layer in [*layers, *[values] * (values.get("module") == "keras.layers")]:
         if isinstance(layer, dict):
+            if len(layer.get("inbound_nodes") or []) > 1:
+                raise UserError(f"a run has no layer that is used twice, as {layer.get('name')} is")
             _check_keras_layer(str(layer.get("class_name")), layer.get("config", {}))
     return values
 
