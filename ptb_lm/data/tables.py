@@ -57,13 +57,14 @@ def line_values(
         return
     names = dict.fromkeys(itertools.chain.from_iterable(row for _, row in head))
     is_text = {name: _has_text([row.get(name) for _, row in head]) for name in names}
-    is_late = column not in names and format_of(path) not in IN_FIRST_LINE  # a later object may have it
-    chosen = column if column is not None and is_late else _choose(is_text, column, path, notes)
+    # A JSON object further on may have the column that is named.
+    may_follow = column is not None and column not in names and format_of(path) not in IN_FIRST_LINE
+    chosen = column if column is not None and may_follow else _choose(is_text, column, path, notes)
     for number, row in itertools.chain(head, rows):
-        is_late = is_late and chosen not in row
+        may_follow = may_follow and chosen not in row
         yield number, row.get(chosen)
-    if is_late:
-        _choose(is_text, column, path, notes)
+    if may_follow:
+        _choose(is_text, column, path, notes)  # refuses it: no row has had it
 
 
 def binary_values(
