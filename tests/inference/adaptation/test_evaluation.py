@@ -294,6 +294,7 @@ def test_a_result_that_came_meanwhile_is_not_overwritten_either(
     assert other.read_text() == "{}"
 
 
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux's /proc")
 def test_a_folder_that_cannot_be_written_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And not the temporary file that cannot be made there; nobody may make a file in /proc, root neither."""
     problem = runs.refusal(capsys, evaluate, run, "--cache", "--out", "/proc/out")
