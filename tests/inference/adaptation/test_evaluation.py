@@ -1,6 +1,7 @@
 """`evaluate --dynamic` and `--cache`: what is printed, kept and refused."""
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -12,17 +13,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import runs
+from support import reference_perplexity
 
 from ptb_lm import evaluate
 from ptb_lm.common import nvidia
-from ptb_lm.inference.adaptation import read_flags
+from ptb_lm.inference.adaptation import DynamicEvaluation, NeuralCache, read_flags
+from ptb_lm.training import run_data
+from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_directory import RunDirectory
 
 torch = pytest.importorskip("torch")
 
-from ptb_lm.inference.adaptation import adapted_scorer, tuning  # noqa: E402
+from ptb_lm.inference.adaptation import adapted_scorer, dynamic_evaluation, tuning  # noqa: E402
 from ptb_lm.inference.adaptation.adapted_scorer import AdaptedScorer, Perplexities  # noqa: E402
+from ptb_lm.inference.adaptation.segment_model import SegmentModel  # noqa: E402
 from ptb_lm.torch_backend import gpu, runtime  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -63,6 +70,14 @@ def run_evaluate(
     return lines, match[1], float(match[2]), match[3], int(match[4].replace(",", ""))
 
 
+def read_run(run: Path) -> tuple[RunConfig, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return a run's configuration, its weights, and the ids of its splits."""
+    directory = RunDirectory(run)
+    config, vocabulary = directory.read_config(), directory.read_vocabulary()
+    weights = directory.read_weights(config, vocabulary)
+    return config, weights, run_data.load_again(config, vocabulary).splits
+
+
 @pytest.mark.parametrize(
     ("flags", "name"),
     [
@@ -94,6 +109,32 @@ def test_settings_are_said_and_matter(run: Path, capsys: pytest.CaptureFixture[s
     assert cached[0] == ["cache: the last 7 words, theta 2, weight 0.5"]
 
 
+@pytest.mark.parametrize("cache", [None, NeuralCache(words=7, theta=2.0, weight=0.5)], ids=str)
+def test_the_rule_rms_squares_gradients_of_train_and_the_cache_sees_the_adapted_scores(
+    cache: NeuralCache | None, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dynamic = DynamicEvaluation(rule="rms", segment=5, rate=0.3, damping=0.1)
+    config, weights, splits = read_run(run)
+    model = SegmentModel(config.hyperparameters, weights)
+
+    def perplexity(squared: str, steps: DynamicEvaluation | None) -> float:
+        squares = dynamic_evaluation.mean_squares(
+            model, model.to_device(splits[squared]), 5, segments=adapted_scorer.SQUARED_SEGMENTS
+        )
+        ids = model.to_device(splits["test"])
+        text = dynamic_evaluation.score(model, ids, steps, squares=squares, keep_hidden=True)
+        log_p_N = text.log_p_N if cache is None else adapted_scorer.add_cache(text, cache)
+        return dynamic_evaluation.text_perplexity(log_p_N)
+
+    flags = ["--dynamic", *as_flags("dynamic", dataclasses.asdict(dynamic))]
+    if cache:
+        flags += ["--cache", *as_flags("cache", dataclasses.asdict(cache))]
+    found = run_evaluate(capsys, run, *flags)[2]
+    assert found == pytest.approx(perplexity("train", dynamic), abs=1e-4)
+    for other in (perplexity("test", dynamic), perplexity("train", None)):
+        assert abs(found - other) > 1e-3
+
+
 @pytest.mark.parametrize("kinds", [["dynamic"], ["cache"], ["dynamic", "cache"]], ids="+".join)
 def test_tuning_tells_every_trial_and_the_result_keeps_them(
     kinds: list[str], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -121,6 +162,9 @@ def test_tuning_tells_every_trial_and_the_result_keeps_them(
     for line, trial in zip(told, result["trials"], strict=True):
         assert float(line.split()[0]) == pytest.approx(trial["perplexity"], abs=6e-4)
     assert [trial["settings"] for trial in result["trials"]].count(None) == 1
+    _, weights, splits = read_run(run)
+    unadapted = reference_perplexity(weights, splits["valid"][:60])
+    assert result["trials"][0]["perplexity"] == pytest.approx(unadapted, rel=1e-5)
     # What is chosen was tried, and is the best of its kind; the cache is tuned upon the best steps.
     for kind in kinds:
         same_kind = [t for t in result["trials"] if t["settings"] and t["settings"]["kind"] == kind]
@@ -158,6 +202,10 @@ def test_tuning_leaves_alone_what_is_given(
     run_evaluate(capsys, run, "--dynamic", "--cache", "--tune", *given, "--out", tmp_path / "out")
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert result["tuned_on"] == "valid"
+    first = result["trials"][0]
+    _, weights, splits = read_run(run)
+    assert first["settings"] is None
+    assert first["perplexity"] == pytest.approx(reference_perplexity(weights, splits["valid"]), rel=1e-5)
     tried = [trial["settings"] for trial in result["trials"] if trial["settings"]]
     assert {t["rate"] for t in tried if t["kind"] == "dynamic"} == {0.07}
     assert {t["rule"] for t in tried if t["kind"] == "dynamic"} == {"sgd"}
