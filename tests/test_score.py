@@ -198,6 +198,7 @@ N_BEST = """\
     "weights",
     [
         *({}, {"score_weight": 0.5}, {"lm_weight": 0.3, "word_bonus": 2.0}, {"lm_weight": 0.0}),
+        {"score_weight": 0.0, "lm_weight": 0.0},  # all are equal, and the first is the best
         {"word_bonus": -5e-05},  # written as it stands here
     ],
     ids=str,
@@ -232,12 +233,22 @@ def test_n_best_lists_are_rescored(
         assert float(line.rpartition(" ")[2]) == pytest.approx(total, abs=2e-6)
     best = [max(range(3), key=totals.__getitem__), 3, 4]
     assert run_score(capsys, run, path, "--n-best", *flags) == [every[index] for index in best]
-    (first, *_) = run_score(capsys, run, path, "--n-best", "--format", "jsonl", *flags)
-    told = json.loads(first)
-    assert (told["id"], told["text"], told["score"]) == given[best[0]]
-    assert told["log_probability"] == pytest.approx(model.score(told["text"])[0].total, abs=1e-6)
-    (first, *_) = run_score(capsys, run, path, "--n-best", "--format", "jsonl", "--bits", *flags)
-    assert (told["unit"], json.loads(first)["unit"]) == ("nats", "bits")
+    as_json = {
+        unit: run_score(capsys, run, path, "--n-best", "--all", "--format", "jsonl", *flags, *more)
+        for unit, more in (("nats", []), ("bits", ["--bits"]))
+    }
+    for unit, lines in as_json.items():
+        for line, (name, words, own) in zip(lines, given, strict=True):
+            told, count = json.loads(line), len(words.split())
+            assert (told["id"], told["text"], told["score"], told["unit"]) == (name, words, own, unit)
+            assert (told["tokens"], told["unknown"]) == (count + 1, words.count("zebra"))
+            in_nats = told["log_probability"] * {"nats": 1, "bits": math.log(2)}[unit]
+            assert in_nats == pytest.approx(model.score(words)[0].total, abs=1e-6)
+            own_part = all_weights["score_weight"] * own + all_weights["word_bonus"] * count
+            expected = own_part + all_weights["lm_weight"] * told["log_probability"]
+            assert told["total"] == pytest.approx(expected, abs=1e-12)
+    found = run_score(capsys, run, path, "--n-best", "--format", "jsonl", *flags)
+    assert found == [as_json["nats"][index] for index in best]
 
 
 def test_unknown_words_of_an_n_best_list_are_told(
