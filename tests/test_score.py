@@ -146,8 +146,12 @@ def test_a_closed_stdout_is_no_error(
 def test_how_many_words_were_unknown_is_told(
     run: Path, model: LanguageModel, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for carry_state, other in ((False, "evaluate --text"), (True, "without --carry-state")):
-        assert runs.run_command(score, run, text, *["--carry-state"] * carry_state) == 0
+    for carry_state, flags, other in (
+        (False, [], "evaluate --text"),
+        (False, ["--bits"], "evaluate --text"),
+        (True, ["--carry-state"], "without --carry-state"),
+    ):
+        assert runs.run_command(score, run, text, *flags) == 0
         model.state = None
         scores = model.score(LINES, carry_state=carry_state)
         first, without, read, computed = capsys.readouterr().err.splitlines()
