@@ -9,6 +9,7 @@ import pytest
 import runs
 
 from ptb_lm import train
+from ptb_lm.training import metrics
 from ptb_lm.training.evaluation import format_perplexity, perplexity_from_nll
 
 # The columns that every row has.
@@ -70,6 +71,23 @@ def test_the_result_agrees_with_the_metrics_and_names_the_run(run: Path, rows: l
     assert environment["python"] == ".".join(map(str, sys.version_info[:3]))
     assert environment["threads"] == torch.get_num_threads()
     assert environment.keys() >= {"commit", "numpy", "platform", "processor", "cores", "device", "started"}
+
+
+def test_the_speed_of_epochs_is_that_of_all_their_words() -> None:
+    rows = [{"words_per_second": 100.0, "seconds": 1.0}, {"words_per_second": 10.0, "seconds": 9.0}]
+    assert metrics.words_per_second(rows) == pytest.approx(19)
+
+
+def test_the_values_of_steps_are_those_since_the_moment_before() -> None:
+    """Of four steps of 12 words, one was not clocked, as one that compiles."""
+    before = metrics.Progress(step=2, nll=9, gradient_norms=4, clocked_tokens=12, clocked_seconds=1)
+    nll = 9 + 48 * math.log(7)
+    now = metrics.Progress(step=6, nll=nll, gradient_norms=10, clocked_tokens=48, clocked_seconds=4)
+    expected = {"loss": math.log(7), "perplexity": 7, "gradient_norm": 1.5, "learning_rate": 0.5}
+    values = {f"step/{name}": value for name, value in (expected | {"words_per_second": 12}).items()}
+    assert metrics.step_scalars(before, now, tokens=48, rate=0.5) == pytest.approx(values)
+    now.clocked_seconds = before.clocked_seconds
+    assert "step/words_per_second" not in metrics.step_scalars(before, now, tokens=48, rate=0.5)
 
 
 @pytest.mark.parametrize(
