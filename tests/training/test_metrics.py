@@ -12,8 +12,6 @@ from ptb_lm import train
 from ptb_lm.training import metrics
 from ptb_lm.training.evaluation import format_perplexity, perplexity_from_nll
 
-# The columns that every row has.
-COLUMNS = {"epoch", "learning_rate", "train_perplexity", "valid_perplexity", "words_per_second", "seconds"}
 RESULT = {
     "test_perplexity",
     "valid_perplexity",
@@ -38,17 +36,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def rows(run: Path) -> list[dict[str, Any]]:
     return runs.metrics(run)
-
-
-@pytest.mark.slow
-def test_metrics_hold_a_row_an_epoch(rows: list[dict[str, Any]]) -> None:
-    assert [row["epoch"] for row in rows] == [1, 2, 3]
-    assert [row["learning_rate"] for row in rows] == [1.0, 0.5, 0.25]
-    for row in rows:
-        assert row.keys() >= COLUMNS
-        assert all(1 < row[f"{split}_perplexity"] < 100 for split in ("train", "valid"))
-        assert min(row["words_per_second"], row["seconds"]) > 0
-    assert rows[-1]["train_perplexity"] < rows[0]["train_perplexity"]
 
 
 @pytest.mark.slow
