@@ -413,6 +413,14 @@ def test_the_picture_has_a_line_for_each_and_a_band_for_seeds(
     assert sum((name or "").startswith("FillBetween") for name in points) == 1
     legend = {text.text for text in drawn.iter(f"{SVG}text")}
     assert {"seeds (2 seeds)", "日本", "perplexity", "epoch"} <= legend
+    valid = [
+        [row["valid_perplexity"] for row in runs.metrics(run)]
+        for run in (folder / "seeds" / "seed-1", folder / "seeds" / "seed-2", other)
+    ]
+    means = [statistics.fmean(both) for both in zip(*valid[:2], strict=True)]
+    places = np.concatenate([line(drawn, "seeds (2 seeds)"), line(drawn, "日本")])
+    assert_on_axis(places[:, 1], np.log([*means, *valid[2]]))
+    assert_on_axis(places[:, 0], np.array([1, 2, 1, 2, 3]))
 
 
 def test_a_png_is_a_picture(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
