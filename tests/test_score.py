@@ -102,8 +102,8 @@ def test_json_is_json_in_every_encoding(
     encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = runs.write_run(tmp_path / "run", ("å", "<eos>", "<unk>"))
-    (tmp_path / "text").write_text("å 😀 中 \\u4e2d\n")
-    (tmp_path / "lists").write_text("é ||| å 😀 中 \\u4e2d ||| 0\n")
+    (tmp_path / "text").write_text("å 😀 中 \\u4e2d\n", encoding="utf-8")
+    (tmp_path / "lists").write_text("é ||| å 😀 中 \\u4e2d ||| 0\n", encoding="utf-8")
     for name, flags, key in (("text", ["--per-word"], "sentence"), ("lists", ["--n-best"], "text")):
         stdout = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
         monkeypatch.setattr("sys.stdout", stdout)

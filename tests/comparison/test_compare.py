@@ -402,7 +402,7 @@ def test_the_picture_has_a_line_for_each_and_a_band_for_seeds(
     file = tmp_path / "curves.svg"
     other = shutil.copytree(folder / "other", tmp_path / "日本")  # which the font of the picture lacks
     compared(capsys, folder / "seeds", other, "--picture", file)
-    drawn = ET.fromstring(file.read_text())
+    drawn = ET.fromstring(file.read_text(encoding="utf-8"))
     points = {
         group.get("id"): len(group.findall(f".//{SVG}use"))
         for group in drawn.iter(f"{SVG}g")

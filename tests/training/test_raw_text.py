@@ -38,7 +38,7 @@ LONGER = ("--hidden-size", "16", "--epochs", "3")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a text, and a run on it that was named by a relative path."""
     folder = tmp_path_factory.mktemp("raw")
-    (folder / "norsk.txt").write_text(norwegian(400))
+    (folder / "norsk.txt").write_text(norwegian(400), encoding="utf-8")
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -93,7 +93,7 @@ def test_a_run_finds_its_text_from_any_folder(
 def test_another_text_in_its_place_is_told_and_not_resumed_with(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "other.txt").write_text(norwegian(400) + "Bjørn så en båt .\n")
+    (tmp_path / "other.txt").write_text(norwegian(400) + "Bjørn så en båt .\n", encoding="utf-8")
     assert evaluate.main([str(folder / "run"), "--data", str(tmp_path / "other.txt")]) == 0
     err = runs.sentence(capsys.readouterr().err, evaluate)
     assert err.startswith("the text differs")
