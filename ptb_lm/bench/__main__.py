@@ -89,6 +89,7 @@ def _choice(verb: str, beside: str) -> Flags:
         },
         "--add": {
             **several,
+            "dest": "added",
             "metavar": "NAME=MODULE:FUNCTION",
             "help": f"{verb} your own, too: FUNCTION(config, weights, **options) builds it",
         },

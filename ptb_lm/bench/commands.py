@@ -5,8 +5,8 @@ import contextlib
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from ptb_lm.bench import gate, row_archive, rows, selection, variants
 from ptb_lm.bench.reporting import agreement, headline, report
@@ -14,6 +14,7 @@ from ptb_lm.bench.run import runner
 from ptb_lm.bench.run.machine import Machine
 from ptb_lm.bench.run.process import WORKER, Process, WorkerError
 from ptb_lm.bench.run.record import Record, run_settings
+from ptb_lm.bench.selection import Options
 from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.common import cli, files
@@ -51,17 +52,7 @@ def _list_variants(workload: Workload) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    own = [variants.add(given) for given in arguments.add]
-    options = _options(
-        arguments,
-        baseline=arguments.baseline,
-        minutes=arguments.minutes,
-        rounds=arguments.rounds,
-        processes=arguments.processes,
-        row_limit=arguments.row_limit,
-    )
-    workloads = selection.select_workloads(options, own)
-    sources = _import_added(options.added)
+    options, workloads, sources = _select(arguments)
     out = arguments.out or files.working_folder() / "bench" / options.suite
     with files.lock(out), contextlib.closing(Machine(options.device)) as machine:
         settings = run_settings(options, gpu=machine.gpu, cpu=machine.cpu, added=sources)
@@ -86,6 +77,34 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0 if has_figures and not has_failed else cli.EXIT_FAILED
 
 
+def _select(
+    arguments: argparse.Namespace, *, with_baseline: bool = True
+) -> tuple[Options, list[Workload], dict[str, str]]:
+    """Import what --add names, and return what the flags select.
+
+    Args:
+        arguments: Parsed flags. Each option whose flag the command has is there by its name in Options.
+        with_baseline: True if the baseline is always among the variants, to compare with.
+
+    Returns:
+        The options of the run.
+        The workloads, with the variants.
+        A digest of the source of each NAME=MODULE:FUNCTION.
+
+    Raises:
+        UserError: A pattern matches nothing, or what --add names cannot be imported, for example.
+    """
+    own = [variants.add(given) for given in arguments.added]
+    flags = vars(arguments) | {
+        "workloads": _patterns("--workloads", arguments.workloads),
+        "variants": _patterns("--variants", arguments.variants),
+        "added": tuple(arguments.added),
+    }
+    options = Options(**{each.name: flags[each.name] for each in fields(Options) if each.name in flags})
+    workloads = selection.select_workloads(options, own, with_baseline=with_baseline)
+    return options, workloads, _import_added(options.added)
+
+
 def _import_added(added: Sequence[str]) -> dict[str, str]:
     """Import each NAME=MODULE:FUNCTION in a worker, because the module may import a framework.
 
@@ -103,26 +122,6 @@ def _import_added(added: Sequence[str]) -> dict[str, str]:
             except WorkerError as error:
                 raise UserError(f"--add {given}: {error}") from None
     return digests
-
-
-def _options(arguments: argparse.Namespace, **timing: Any) -> selection.Options:
-    """Return the options of the flags.
-
-    Args:
-        arguments: Parsed flags.
-        timing: Options that say how variants are timed, if they are.
-    """
-    return selection.Options(
-        suite=arguments.suite,
-        workloads=_patterns("--workloads", arguments.workloads),
-        variants=_patterns("--variants", arguments.variants),
-        batch_size=arguments.batch_size,
-        device=arguments.device,
-        precision=arguments.precision,
-        seed=arguments.seed,
-        added=tuple(arguments.add),
-        **timing,
-    )
 
 
 def _patterns(flag: str, given: Sequence[str]) -> tuple[str, ...]:
@@ -165,10 +164,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    own = [variants.add(given) for given in arguments.add]
-    options = _options(arguments)
-    workloads = selection.select_workloads(options, own, with_baseline=False)
-    _import_added(options.added)
+    options, workloads, _ = _select(arguments, with_baseline=False)
     with contextlib.closing(Machine(options.device)) as machine:
         return gate.run(options, workloads, machine, command=arguments.command_line, out=arguments.out)
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -43,10 +44,8 @@ PREFIXES = (
 # Exception: these change only messages, and the TensorFlow backend sets them itself.
 MESSAGES = "TF_CPP_"
 
-_REQUEST_KEYS = (
-    *("suite", "baseline", "minutes", "rounds", "processes", "batch_size"),
-    *("row_limit", "device", "precision", "seed"),
-)
+# Options that are no settings: a run may go on with other patterns, and each --add is there with its digest.
+_LEFT_OUT = ("workloads", "variants", "added")
 _CPU_KEYS = ("kernels", "float32_products")
 # Not the commit: a commit of results changes no source. Each row has its own.
 _MACHINE_KEYS = ("ptb_lm", "python", "processor", "cores")
@@ -173,7 +172,7 @@ def run_settings(
     environment = host.environment()
     sources = [Path(__file__).resolve().parents[2], *[FOLDER, FOLDER.parent / "examples"] * HAS_CHECKOUT]
     return {
-        **{name: getattr(options, name) for name in _REQUEST_KEYS},
+        **{name: value for name, value in asdict(options).items() if name not in _LEFT_OUT},
         **{name: environment[name] for name in _MACHINE_KEYS},
         "gpu": gpu,
         **versions(),
