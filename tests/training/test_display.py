@@ -20,6 +20,7 @@ from ptb_lm.common import cli, streams
 from ptb_lm.data import corpus
 from ptb_lm.model.presets import SMALL
 from ptb_lm.training import display, metrics, trainer
+from ptb_lm.training.tensorboard import EventFile
 from ptb_lm.training.window_plan import WindowPlan
 
 pyte = pytest.importorskip("pyte")  # a terminal in Python
@@ -221,6 +222,23 @@ def test_a_log_has_a_line_each_interval(
         assert float(last["perplexity"]) == pytest.approx(row["train_perplexity"], abs=0.051)
         assert float(last["loss"]) == pytest.approx(math.log(row["train_perplexity"]), abs=0.00051)
         assert float(last["rate"]) == row["learning_rate"]
+
+
+def test_the_time_left_is_that_of_the_words_and_validations_to_come(
+    small_corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At a word a second: 280 of this epoch's 700 words are left, three epochs, and four validations."""
+    config = SMALL.replace(batch_size=4, num_steps=5, epochs=5)
+    plan = WindowPlan(corpus.load(small_corpus), config, seed=1)
+    progress = metrics.Progress(epoch=1, step=21, nll=420.0, clocked_tokens=400, clocked_seconds=400.0)
+    assert (plan.tokens(1, plan.steps(1)), plan.tokens(1, progress.step)) == (700, 420)
+    with contextlib.closing(EventFile(None)) as event_file:
+        shown = display.Display(progress, config, plan, log_seconds=0, event_file=event_file)
+        with shown.epoch(validation_seconds=100):
+            shown.update()
+    left = re.search(rf"left ({LEFT}), epoch ({LEFT})", capsys.readouterr().out)
+    assert left
+    assert left.groups() == ("46m", "6m")  # 380 + 3 * 800 seconds, and 280 + 100
 
 
 @pytest.mark.slow
