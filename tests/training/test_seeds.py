@@ -50,8 +50,8 @@ def both(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs.train_run(data, tmp_path_factory.mktemp("seeds") / "both", "--seeds", "1", "2")
 
 
-def mean_and_deviation(folder: Path, *seeds: int) -> str:
-    values = [runs.result(folder / f"seed-{seed}")["test_perplexity"] for seed in seeds]
+def mean_and_deviation(folder: Path, *seeds: int, split: str = "test") -> str:
+    values = [runs.result(folder / f"seed-{seed}")[f"{split}_perplexity"] for seed in seeds]
     return f"{sum(values) / len(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
@@ -76,7 +76,9 @@ def test_it_ends_with_mean_and_standard_deviation(
     assert train.main(runs.arguments(data, folder, "--seeds", "1", "2")) == 0
     printed = capsys.readouterr().out
     assert f"seed 2 has ended, in {folder / 'seed-2'}" in printed
-    assert f"test perplexity of 2 seeds: {mean_and_deviation(folder, 1, 2)} (mean ± standard" in printed
+    for split in ("test", "valid"):
+        found = mean_and_deviation(folder, 1, 2, split=split)
+        assert f"{split} perplexity of 2 seeds: {found} (mean ± standard" in printed
     assert runs.files(folder) == before
 
 
