@@ -129,6 +129,21 @@ def test_without_steps_it_is_the_ordinary_score(segment: int) -> None:
         assert -found.log_p_N.sum().item() == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("length", [2, 5, 6, 8, 10])
+def test_a_training_text_shorter_than_two_segments_has_the_squares_of_its_last_words(length: int) -> None:
+    """Of the words beyond a segment, which is read before; of all words if there are no more than that."""
+    weights, ids, segment = random_weights(UNTIED, VOCABULARY, seed=1), text(length, seed=3), 5
+    model, state = SegmentModel(UNTIED, weights), reference.zero_state(weights, 1)
+    rest = ids
+    if length > segment + 1:
+        first, rest = ids[None, : segment + 1], ids[segment:]
+        _, _, state = reference.loss_and_gradients(weights, first[:, :-1], first[:, 1:], state)
+    _, gradients, _ = reference.loss_and_gradients(weights, rest[None, :-1], rest[None, 1:], state)
+    found = dynamic_evaluation.mean_squares(model, torch.tensor(ids), segment, segments=4)
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(found[name], gradient**2, rtol=1e-9, atol=1e-16, err_msg=name)
+
+
 def test_a_training_text_of_one_word_has_no_gradients() -> None:
     model = SegmentModel(UNTIED, random_weights(UNTIED, VOCABULARY, seed=1))
     with pytest.raises(UserError, match="two words"):
