@@ -4,8 +4,8 @@ Shapes: B = batch, T = time steps, I = features, H = the top layer's hidden unit
 2H if bidirectional, C = classes, U = labels a sequence.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,6 @@ from ptb_lm.model.dropout_places import Dropout, MaskSpec, no_dropout
 from ptb_lm.torch_backend.cells import ParameterView, export_arrays, load_arrays
 from ptb_lm.torch_backend.dropout import derive_seed, draw_mask
 from ptb_lm.torch_backend.runtime import Runtime, apply_execution
-from ptb_lm.torch_backend.settings import convert_allocation_errors
 from ptb_lm.torch_backend.stack import RecurrentStack
 from sequence_classifier import (
     Batch,
@@ -91,11 +90,9 @@ class TorchClassifier(Classifier):
         self.optimizer = torch.optim.Adam(self.trained, config.learning_rate, betas=(0.9, 0.999), eps=1e-8)
         self.load_weights(weights)
 
-    @contextmanager
-    def context(self) -> Iterator[None]:
+    def context(self) -> AbstractContextManager[None]:
         """Return a context with the settings of torch that it computes with; see in_model_context."""
-        with convert_allocation_errors(), self.runtime.settings():
-            yield
+        return self.runtime.context()
 
     def build_stack(self, model: str) -> RecurrentStack:
         """Return the LSTM layers; their parameters are still to be loaded."""

@@ -6,8 +6,8 @@ Shapes: B = batch, T = time steps, N = T * B tokens, L = length of a row, E = em
 H = hidden units, V = vocabulary.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
@@ -99,10 +99,8 @@ class TorchBackend(Backend):
         self.load_weights(weights)
 
     @override
-    @contextmanager
-    def context(self) -> Iterator[None]:
-        with convert_allocation_errors(), self.runtime.settings():
-            yield
+    def context(self) -> AbstractContextManager[None]:
+        return self.runtime.context()
 
     @cached_property
     @convert_allocation_errors()

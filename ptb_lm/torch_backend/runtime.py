@@ -9,9 +9,9 @@ import shutil
 import signal
 import threading
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from functools import cache, partial
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -24,7 +24,7 @@ from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend import cpu, gpu, native
 from ptb_lm.torch_backend.cells import Layer
 from ptb_lm.torch_backend.precision import PRECISIONS, gpu_settings
-from ptb_lm.torch_backend.settings import flush_denormals, hold_settings, leave_autocast
+from ptb_lm.torch_backend.settings import convert_allocation_errors, flush_denormals, hold_settings
 
 BFLOAT16_LSTM = 91300  # the first version of cuDNN that takes one, from compute capability 8.0 on
 
@@ -37,7 +37,6 @@ class Runtime:
         precision: Types of weights and computation.
         dtype: Type of the computation.
         execution: A value of --execution, but for "auto".
-        settings: Function that returns a context with the settings of torch that the model computes with.
 
     Args:
         choice: Choice of framework, model, execution, device and precision.
@@ -63,16 +62,24 @@ class Runtime:
         on_gpu = self.device.type == "cuda"
         self.execution = execution if execution != "auto" else gpu_execution if on_gpu else "eager"
         self.model, self.cell = choice.model, cell
-        held = partial(hold_settings, gpu_settings(self.precision)) if on_gpu else flush_denormals
-        self.settings: Callable[[], AbstractContextManager[None]] = partial(
-            leave_autocast, self.device.type, held
-        )
         if on_gpu:
             gpu.allocate_workspace(self.device)
             # torch.nn.LSTM lays its weights out in one piece, as cuDNN wants them, if they are of one of
             # these types. bfloat16 is missing: such weights would be put together again at every call.
             if self.dtype == torch.bfloat16 and uses_cudnn(self.dtype):
                 torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.bfloat16)
+
+    @contextmanager
+    def context(self) -> Iterator[None]:
+        """Return a context with torch's settings for the model, in which no caller's torch.autocast rounds.
+
+        Raises:
+            OutOfMemoryError: An allocation failed, on either device.
+        """
+        on_gpu = self.device.type == "cuda"
+        settings = hold_settings(gpu_settings(self.precision)) if on_gpu else flush_denormals()
+        with convert_allocation_errors(), torch.autocast(self.device.type, enabled=False), settings:
+            yield
 
     @property
     def engine(self) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,15 +79,6 @@ def flush_denormals() -> Iterator[None]:
         yield
     finally:
         _set_flush(before)
-
-
-@contextlib.contextmanager
-def leave_autocast(
-    device_type: str, settings: Callable[[], contextlib.AbstractContextManager[None]]
-) -> Iterator[None]:
-    """Return a context with settings in which a caller's torch.autocast does not round what is computed."""
-    with torch.autocast(device_type, enabled=False), settings():
-        yield
 
 
 def _set_flush(flushed: bool) -> None:

@@ -98,6 +98,7 @@ FILES_OF_A_STEP = {
     "torch_backend/native/__init__.py",
     "torch_backend/network.py",
     "torch_backend/optimizers.py",
+    "torch_backend/runtime.py",
     "torch_backend/settings.py",
     "torch_backend/stack.py",
     "torch_backend/training_step.py",

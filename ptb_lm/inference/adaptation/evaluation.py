@@ -60,7 +60,7 @@ def evaluate(
     # What a file will hold too is not lost with the reader of a pipe: a tuning takes hours.
     print_line = cli.print_line if request.out is None else cli.try_print_line
     adaptation, trials, tuned_on = request.adaptation, tuning.Trials(), None
-    with runtime.settings():
+    with runtime.context():
         model = SegmentModel(run.hyperparameters, weights, device=runtime.device)
         train = text.ids[:0] if text.data is None else text.data.splits["train"]
         scorer = AdaptedScorer(model, train)
