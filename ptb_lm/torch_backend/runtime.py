@@ -11,7 +11,6 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, cast
 
 import torch
@@ -166,7 +165,7 @@ def apply_execution(layer: Layer, execution: str, *, window: tuple[int, int] | N
             what a run that never stopped does, to the bit. None: they are the caller's first ones.
 
     Raises:
-        UserError: torch.compile would find no C++ compiler.
+        UserError: torch.compile does not run on this Python, or would find no C++ compiler.
     """
     if execution == "compile":
         prepare_compiler()
@@ -190,13 +189,18 @@ def apply_execution(layer: Layer, execution: str, *, window: tuple[int, int] | N
 
 
 def prepare_compiler() -> None:
-    """Check that torch.compile will find its C++ compiler, which CXX names; let no signal reach that.
+    """Check that torch.compile runs here and finds its C++ compiler; let no signal reach that.
 
-    CXX names it without arguments.
+    CXX names the compiler, without arguments.
 
     Raises:
-        UserError: It will not.
+        UserError: It does not.
     """
+    if not torch._dynamo.is_dynamo_supported():
+        raise UserError(
+            f"torch {torch.__version__} does not compile on Python {platform.python_version()}; choose "
+            "another --execution"
+        )
     if shutil.which(os.environ.get("CXX", "g++")) is None:
         raise UserError(
             "--execution compile needs a C++ compiler; install g++ or set CXX to one, without arguments"
@@ -204,7 +208,6 @@ def prepare_compiler() -> None:
     _keep_signals_from_compilers()
 
 
-@cache
 def _keep_signals_from_compilers() -> None:
     """Keep signals that ask to stop from the compiler that torch.compile starts.
 
@@ -212,6 +215,9 @@ def _keep_signals_from_compilers() -> None:
     in its cache, over which later runs fail. A process inherits what the thread that starts it blocks. Here
     another thread gets the signal meanwhile, and Python's handler runs when the compiler returns.
     """
+    at_start = torch._dynamo.callback.callback_handler.start_callbacks  # which torch.compiler.reset empties
+    if any(callback.__module__ == __name__ for callback in at_start):
+        return
     held: list[tuple[threading.Event, set[int]]] = []
 
     def hold(_: object) -> None:

@@ -1,6 +1,7 @@
 """torch's own parts: the places of dropout, the fused loss, the embedding's gradient; and a step's way."""
 
 import itertools
+import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -375,6 +376,9 @@ def test_compiling_without_a_compiler_is_refused(
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(UserError, match="compiler"):
+        build(tiny_config, model="basic", execution="compile")
+    monkeypatch.setattr(torch._dynamo, "is_dynamo_supported", lambda: False)
+    with pytest.raises(UserError, match=f"on Python {platform.python_version()}"):
         build(tiny_config, model="basic", execution="compile")
 
 
