@@ -498,6 +498,10 @@ class TestWithoutKernels:
             ("/bin/false", "/bin/false ended with status 1 torch\n"),
             ("#!/bin/sh\necho 'kernels.cpp:1: error: no such thing' >&2\nexit 1\n", "no such thing torch\n"),
             ("#!/bin/sh\nprintf '\\351: error: no such thing\\n' >&2\nexit 1\n", "no such thing torch\n"),
+            (
+                "#!/bin/sh\necho 'ld: cannot find -lgomp' >&2\necho 'error: ld' >&2\nexit 1\n",
+                "-lgomp torch\n",
+            ),
             # It leaves something that is no library, as a torch without the exported products would not load.
             (FAKE_COMPILER.format('echo nothing > "$2"'), "loaded"),
         ],
@@ -508,6 +512,7 @@ class TestWithoutKernels:
             "fails without a word",
             "fails",
             "fails in another encoding",
+            "fails to link",
             "makes no library",
         ],
     )
@@ -586,6 +591,10 @@ class TestWithoutKernels:
         compiled.write_bytes(whole[:100])
         assert run(PRINT_REASON, **environment).stdout == USES_KERNELS
         assert compiled.read_bytes() == whole
+        without_compilers = {**environment, "CXX": "", "PATH": str(tmp_path)}
+        assert run(PRINT_REASON, **without_compilers).stdout == USES_KERNELS
+        compiled.write_bytes(whole[:100])
+        assert "no C++ compiler" in run(PRINT_REASON, **without_compilers).stdout
 
     @needs_kernels
     def test_a_compiler_may_have_arguments(self, quick_compiler: str, tmp_path: Path) -> None:

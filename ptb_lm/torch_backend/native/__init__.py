@@ -1,7 +1,7 @@
 """Kernels of our own for a CPU, in C++ (kernels.cpp): compiled at their first use, and kept in a cache.
 
-They need a C++ compiler, once, and a few functions that torch exports for extensions. Where either is
-missing, torch's own operations compute the same, more slowly; `unavailable_reason` says why.
+They need a C++ compiler at their first use, and a few functions that torch exports for extensions. Where
+either is missing, torch's own operations compute the same, more slowly; `unavailable_reason` says why.
 """
 
 import ctypes

@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -36,15 +37,22 @@ class MissingError(Exception):
 def load_kernels() -> ctypes.CDLL:
     """Return the library of our kernels; compile it first if needed.
 
+    Without a compiler it is one that was compiled here before.
+
     Raises:
         MissingError: This machine has no kernels.
     """
     if sys.platform != "linux":
         raise MissingError("they exist only for Linux")
+    libraries = [f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-lc10"]
     try:
+        # All that decides which machine code a compiler makes of the source; and then, which compiler.
+        source = SOURCE.read_text(encoding="utf-8")
+        name = f"kernels-{_digest(source, *FLAGS, *libraries, torch.__version__, _describe_processor())}"
         compiler = _find_compiler()
-        libraries = [f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-lc10"]
-        path = files.cache_folder() / f"kernels-{_cache_key(compiler, libraries)}.so"
+        if not compiler:
+            return _open_compiled(name)
+        path = files.cache_folder() / f"{name}-{_digest(*compiler, _read_version(compiler))}.so"
         with contextlib.suppress(OSError):  # it is not there, or a crash of the machine has cut it off
             return _open(path)
         _compile(compiler, libraries, path)
@@ -54,6 +62,14 @@ def load_kernels() -> ctypes.CDLL:
         return _open(path)
     except OSError as error:
         raise MissingError(f"the compiled kernels cannot be loaded: {error}") from None
+
+
+def _open_compiled(name: str) -> ctypes.CDLL:
+    """Load a library of this name that any compiler has made."""
+    for path in files.cache_folder().glob(f"{name}-*.so"):
+        with contextlib.suppress(OSError):
+            return _open(path)
+    raise MissingError("there is no C++ compiler; install g++ or set CXX")
 
 
 def _open(path: Path) -> ctypes.CDLL:
@@ -79,22 +95,31 @@ def _is_noexec(path: Path) -> bool:
 
 
 def _find_compiler() -> list[str]:
-    """Return the compiler's command; CXX may give it arguments, as in `ccache g++`."""
+    """Return the compiler's command, empty if there is none; CXX may give it arguments, as in `ccache g++`.
+
+    Raises:
+        MissingError: CXX names one that does not exist.
+    """
     cxx = os.environ.get("CXX")
     for command in [[cxx], cxx.split()] if cxx else [["g++"], ["clang++"], ["c++"]]:
         if command and (found := shutil.which(command[0])):
             return [found, *command[1:]]
     if cxx:
         raise MissingError(f"CXX names {(cxx.split() or [cxx])[0]}, which does not exist")
-    raise MissingError("there is no C++ compiler; install g++ or set CXX")
+    return []
 
 
-def _cache_key(compiler: Sequence[str], libraries: Sequence[str]) -> str:
-    """Return a digest of all that decides which machine code the compiler makes of the source."""
-    version = subprocess.run([*compiler, "--version"], capture_output=True, errors="replace", check=False)
-    source, command = SOURCE.read_text(encoding="utf-8"), [*compiler, *FLAGS, *libraries]
-    facts = [source, *command, version.stdout, torch.__version__, _describe_processor()]
+def _digest(*facts: str) -> str:
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
+
+
+def _read_version(compiler: Sequence[str]) -> str:
+    command = [*compiler, "--version"]
+    try:
+        done = subprocess.run(command, capture_output=True, errors="replace", timeout=60, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise MissingError(f"the C++ compiler failed: {error}") from None
+    return done.stdout
 
 
 def _describe_processor() -> str:
@@ -122,7 +147,10 @@ def _compile(compiler: Sequence[str], libraries: Sequence[str], path: Path) -> N
         except (OSError, subprocess.TimeoutExpired) as error:
             raise MissingError(f"the C++ compiler failed: {error}") from None
         if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if "error" in line]
+            # A linker's own line often lacks that word, and the compiler's last line has it.
+            lines = [
+                line for line in done.stderr.splitlines() if re.search("error|cannot find|failed:", line)
+            ]
             reason = lines[0] if lines else f"{shlex.join(compiler)} ended with status {done.returncode}"
             raise MissingError(f"the C++ compiler failed: {reason}")
         with files.atomic_path(path) as copy:  # half a library would end every later process that loads it
