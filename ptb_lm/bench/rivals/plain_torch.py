@@ -129,7 +129,8 @@ class TorchLoop(Model):
     @override
     def environment(self) -> dict[str, Any]:
         """Return versions, device and threads; what this package chooses of a CPU is nothing to the loop."""
-        facts, ours = self.runtime.environment(), cpu.facts()
+        facts = self.runtime.environment()
+        ours = cpu.facts() if self.device.type == "cpu" else {}
         return {name: fact for name, fact in facts.items() if name not in ours}
 
     def device_memory(self) -> int | None:
@@ -233,12 +234,12 @@ def _compile(model: nn.Module) -> nn.Module:
     """Return the module under torch.compile.
 
     Raises:
-        UserError: torch.compile would find no C++ compiler.
+        UserError: torch.compile does not run on this Python, or would find no C++ compiler.
     """
-    prepare_compiler()
     # What a process compiles counts towards a limit, beyond which torch quietly runs the module as it is. The
     # benchmark builds models to compare before the one that it times; people build one.
     torch.compiler.reset()
+    prepare_compiler()
     return cast(nn.Module, torch.compile(model))
 
 

@@ -21,7 +21,7 @@ from ptb_lm.model import parameters
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.presets import PRESETS, RECIPES
-from ptb_lm.torch_backend import cpu
+from ptb_lm.torch_backend import cpu, runtime
 
 TASK = LanguageTask(
     config=Config(hidden_size=40, embedding_size=30, num_steps=20, keep_prob=0.5), vocabulary_size=500
@@ -124,6 +124,23 @@ def test_compiling_without_a_compiler_is_one_sentence(monkeypatch: pytest.Monkey
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(UserError, match=r"^--execution compile .*C\+\+"):
         built("cudnn/compile")
+
+
+def test_signals_are_kept_from_the_compiler_of_every_model() -> None:
+    """Though each forgets what was compiled before, and with it what torch calls around a compilation."""
+    handler = torch._dynamo.callback.callback_handler
+    for _ in range(2):
+        built("cudnn/compile")
+        assert [each.__module__ for each in handler.start_callbacks].count(runtime.__name__) == 1
+        assert len(handler.start_callbacks) == len(handler.end_callbacks)
+
+
+def test_a_loop_on_a_gpu_asks_nothing_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels would be compiled for it."""
+    loop = built("cudnn")
+    loop.device = torch.device("cuda")
+    monkeypatch.setattr(cpu, "facts", lambda: pytest.fail("asked"))
+    assert "threads" in loop.environment()
 
 
 @pytest.mark.parametrize(
