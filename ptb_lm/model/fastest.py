@@ -3,6 +3,7 @@
 The rules are in rules.py. Where none applies, the safe choice is made: the framework's own layer, in float32.
 """
 
+import platform
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -173,6 +174,8 @@ def _explain(
         beyond.append(f"{units:,} units")
     if machine.device == "cpu" and machine.cores > MEASURED_CORES:
         beyond.append(f"{machine.cores} cores")
+    if machine.device == "cpu" and platform.machine() != "x86_64":
+        beyond.append(f"a processor of the kind {platform.machine()}")
     if processes > 1:
         beyond.append(f"{processes} processes")
     not_measured = f", though not with {' or '.join(beyond)}" if beyond else ""

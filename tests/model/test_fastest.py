@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import platform
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -157,11 +158,20 @@ def test_several_gpus_are_unmeasured() -> None:
     ],
 )
 def test_what_was_not_measured_is_said(
-    features: set[str], config: Config, more: dict[str, Any], beyond: str
+    features: set[str],
+    config: Config,
+    more: dict[str, Any],
+    beyond: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reason = choose(features, config, **more).reason
-    found = re.search("not with ([^;]*)", reason)
-    assert (found[1] if found else "") == beyond
+    def not_measured() -> str:
+        found = re.search("not with ([^;]*)", choose(features, config, **more).reason)
+        return found[1] if found else ""
+
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    assert not_measured() == beyond
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert ("aarch64" in not_measured()) == (HOPPER not in features)
 
 
 @pytest.mark.parametrize("features", [NATIVE, CPU])
