@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 find_python() {
-    local name newest names=(python3 python3.13 python3.12 python3.11)
+    local name newest names=(python3 python3.13 python3.12 python3.11 python3.14 python3.15)
     [[ -z "${PYTHON:-}" ]] || names=("$PYTHON")
     for newest in 13 99; do # one that TensorFlow has packages for, or else any
         for name in "${names[@]}"; do
@@ -65,9 +65,14 @@ install() {
     "$python" -c 'import importlib.metadata as m; m.version("pip")' 2> /dev/null || python="$(find_python)"
     echo "Setting up .venv with $("$python" --version)${extras:+ and the extras $extras}; once, some minutes." >&2
     [[ "$python" == .venv/bin/python ]] || "$python" -m venv .venv
+    # What has no package for this Python is left out; its tests are skipped.
+    local possible=",$extras,"
+    "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 14))' || possible="${possible/,tensorflow,/,}"
+    "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 15))' || possible="${possible/,pytensor,/,}"
+    possible="${possible#,}" possible="${possible%,}"
     install_torch
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
-        --constraint constraints.txt --editable ".${extras:+[$extras]}"
+        --constraint constraints.txt --editable ".${possible:+[$possible]}"
     # By all cores, where pip compiles by one. Some packages carry files that are no Python of today.
     .venv/bin/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true
     # Written last, so that an interrupted installation is made again.

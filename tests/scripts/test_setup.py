@@ -15,7 +15,8 @@ PYTHON = """#!/usr/bin/env bash
 case "$*" in
     "-m venv .venv") echo venv >> calls; sleep 0.5; mkdir -p .venv/bin; cp "$0" .venv/bin/python; touch pip ;;
     "-c "*pip*) [[ -e pip ]] ;;
-    "-m pip "*) echo pip >> calls; sleep 0.5 ;;
+    "-m pip "*) echo pip >> calls; echo "${@: -1}" > wanted; sleep 0.5 ;;
+    "-c "*"(3, 14)"*) [[ ! -e is-new ]] ;;
 esac
 """
 
@@ -40,6 +41,16 @@ def test_an_environment_that_has_no_pip_yet_is_completed(python: Path, tmp_path:
     command = ["bash", "-c", ". ./setup.sh; setup"]
     subprocess.run(command, cwd=tmp_path / "scripts", env=environment, check=True)
     assert (tmp_path / "calls").read_text() == "venv\npip\n"
+
+
+def test_extras_without_a_package_for_this_python_are_left_out(python: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHON": str(python)}
+    for extras, wanted in (("dev,tensorflow,text", ".[dev,text]"), ("tensorflow", "."), ("", ".")):
+        (tmp_path / "is-new").touch()
+        command = ["bash", "-c", f". scripts/setup.sh; setup {extras}"]
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+        assert (tmp_path / "wanted").read_text() == f"{wanted}\n"
+        shutil.rmtree(tmp_path / ".venv")
 
 
 @pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock")
@@ -71,7 +82,13 @@ def test_scripts_that_are_started_together_install_once(python: Path, tmp_path: 
 def test_a_python_that_all_extras_have_packages_for_comes_first(python: Path, tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
-    for name, text in (("python3", "[[ $* == *99* ]]"), ("python3.13", "true")):
+    for name, text in (
+        ("python3", "[[ $* == *99* ]]"),
+        ("python3.14", "[[ $* == *99* ]]"),
+        ("python3.13", "true"),
+        ("python3.12", "false"),
+        ("python3.11", "false"),
+    ):
         (programs / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
         (programs / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
@@ -80,3 +97,6 @@ def test_a_python_that_all_extras_have_packages_for_comes_first(python: Path, tm
         command = ["bash", "-c", ". scripts/setup.sh; find_python"]
         found = subprocess.check_output(command, cwd=tmp_path, env={**environment, **given}, text=True)
         assert found.strip() == chosen
+    for name in ("python3", "python3.13"):
+        (programs / name).write_text("#!/usr/bin/env bash\nfalse\n")
+    assert subprocess.check_output(command, cwd=tmp_path, env=environment, text=True).strip() == "python3.14"
