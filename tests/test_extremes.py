@@ -100,6 +100,7 @@ def test_a_text_without_a_space_is_read_in_linear_time(
     assert copied < 3 * 400_000
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc")
 def test_an_error_while_a_file_is_read_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of a broken disk has no name of its own."""
 

@@ -75,6 +75,7 @@ def wait_for_ends(*pids: int) -> None:
             time.sleep(0.05)
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc")
 def test_a_process_that_hangs_is_ended_with_those_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -437,6 +438,7 @@ def test_bfloat16_is_slow_where_intel_s_amx_is_hidden(
     monkeypatch.setattr(cpu, "bfloat16_products", lambda: products)
     monkeypatch.setattr(host, "read_cpuinfo", lambda: cpuinfo)
     monkeypatch.setattr(cpu, "is_intel", cpu.is_intel.__wrapped__)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     machine = runtime.examine("cpu")
     assert (rules.BFLOAT16 in machine.features) == is_fast
     assert machine.name.startswith(f"a CPU with {products}" if is_fast else "a CPU without fast products")

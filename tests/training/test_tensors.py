@@ -109,6 +109,7 @@ def test_the_hash_is_of_all_that_a_file_says(what: str, saved: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc")
 def test_too_little_address_space_is_told(saved: Path) -> None:
     """safetensors itself hangs or aborts; the limits are below what the arrays need."""
     pytest.importorskip("resource")
