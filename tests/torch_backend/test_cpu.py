@@ -41,7 +41,9 @@ HAS_AVX512 = "AVX512" in torch.backends.cpu.get_cpu_capability()
 
 
 @pytest.fixture(autouse=True)
-def implementation_is_restored() -> Iterator[None]:
+def implementation_is_restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nor is it the user's: a run then keeps its own."""
+    monkeypatch.delenv(cpu.KERNELS_VARIABLE, raising=False)
     with override_implementation():
         yield
 
