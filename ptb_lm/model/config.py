@@ -296,6 +296,10 @@ class Config:
         found: dict[str, Any] = {name: known[name].from_json(value) for name, value in values.items()}
         return cls(**found)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the hyper-parameters' names and values as JSON has them, which `from_json` reads."""
+        return {each.name: each.to_json(getattr(self, each.name)) for each in HYPERPARAMETERS}
+
     def replace(self, **changes: Any) -> "Config":
         """Return a copy with some values changed; the new values are checked."""
         return replace(self, **changes)

@@ -3,12 +3,9 @@
 This is not in ptb_lm.train, because its imports take longer than --help may.
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-
-import msgspec
 
 from ptb_lm.common import cli, host, streams
 from ptb_lm.common.errors import LostRankError, OutOfMemoryError, UserError
@@ -197,10 +194,11 @@ def run(
             directory,
             stop=stop,
             command=request.command,
+            # Taken now: at the end of a long run the checkout may be another.
+            environment={**host.environment(), **model.environment(), **processes.torchrun_job()},
             command_start=command_start,
             log_seconds=request.flag_values.get("log_interval", display.LOG_SECONDS),
         )
-        trainer.environment |= processes.torchrun_job()
         if request.config_on_disk is None:
             directory.create(run_config, corpus.vocabulary)
         else:
@@ -212,9 +210,8 @@ def run(
             cli.try_print_line(f"without --data, the text is that of {request.parent.directory.path}")
         if request.reason:
             cli.try_print_line(request.reason)
-        display.announce(
-            run_config, corpus, model, directory.path, environment=trainer.environment, load=load
-        )
+        environment = trainer.progress.environments[-1]
+        display.announce(run_config, corpus, model, directory.path, environment=environment, load=load)
         if request.config_on_disk is not None:
             display.print_resumed(
                 trainer.progress,
@@ -228,11 +225,6 @@ def run(
         processes.store_continuation(how_to_continue, ranks)
         try:
             result = trainer.train()
-            # The seconds of this process: all but starting Python.
-            result["command_seconds"] = time.perf_counter() - command_start
-            result["hyperparameters"] = run_config.to_json()["hyperparameters"]
-            if run_config.init_from:
-                result["init_from"] = msgspec.structs.asdict(run_config.init_from)
             directory.write_result(result)
         except TrainingInterrupted as interruption:
             streams.print_to_stderr(f"{interruption}: saved; {how_to_continue}")
@@ -254,7 +246,7 @@ def _resume(trainer: Trainer, request: TrainRequest) -> bool:
     Raises:
         UserError: All epochs are done, and flags ask for another training.
     """
-    trainer.resume(request.command)
+    trainer.resume()
     directory, epochs = request.directory, trainer.config.epochs
     assert request.config_on_disk is not None
     result, is_trained = directory.read_result(), trainer.progress.epoch == epochs

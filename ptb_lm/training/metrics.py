@@ -15,6 +15,7 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.common.json_fields import Count, NonNegative, Positive, PositiveCount
 from ptb_lm.model.config import Config
 from ptb_lm.training.evaluation import format_perplexity, perplexity_from_nll
+from ptb_lm.training.run_config import RunConfig
 
 JsonObject: TypeAlias = dict[str, Any]  # that a run writes: a row of metrics.jsonl, a result, an environment
 # Advice for a file that has changed since it was written.
@@ -267,6 +268,7 @@ def words_per_second(rows: Sequence[JsonObject]) -> float:
 
 
 def make_result(
+    run: RunConfig,
     progress: Progress,
     *,
     test_perplexity: float,
@@ -275,10 +277,12 @@ def make_result(
     parameters: int,
     engine: str,
     seconds: float,
+    command_seconds: float,
 ) -> JsonObject:
     """Return the values of result.json.
 
     Args:
+        run: Configuration of the run.
         progress: Progress of the run, which has ended.
         test_perplexity: Perplexity of the best epoch's weights.
         final_test_perplexity: Perplexity of the last epoch's weights, as the tutorial has it.
@@ -287,6 +291,7 @@ def make_result(
         parameters: Number of parameters.
         engine: Name of the engine that computed the LSTM.
         seconds: Training time of all processes that worked on the run.
+        command_seconds: Seconds of this process: all but starting Python.
     """
     rows = progress.rows
     return {
@@ -304,4 +309,7 @@ def make_result(
         "command": " && ".join(progress.commands),
         "environment": progress.environments[-1],
         "earlier_environments": progress.environments[:-1],
+        "command_seconds": command_seconds,
+        "hyperparameters": run.hyperparameters.to_json(),
+        **({"init_from": msgspec.structs.asdict(run.init_from)} if run.init_from else {}),
     }

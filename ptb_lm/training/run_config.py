@@ -111,9 +111,7 @@ class RunConfig:
             "recipe": self.recipe,
             "data": self.data,
             **self.choice.to_json(),
-            "hyperparameters": {
-                each.name: each.to_json(getattr(self.hyperparameters, each.name)) for each in HYPERPARAMETERS
-            },
+            "hyperparameters": self.hyperparameters.to_json(),
             **{
                 name: msgspec.to_builtins(value)
                 for name in OPTIONAL_KEYS

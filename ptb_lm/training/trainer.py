@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Sequence
 
-from ptb_lm.common import cli, host
+from ptb_lm.common import cli
 from ptb_lm.common.errors import OutOfMemoryError
 from ptb_lm.common.signals import StopRequest, TrainingInterrupted
 from ptb_lm.data import corpus
@@ -28,9 +28,6 @@ READ_SECONDS = 0.5  # how often the device is waited for: to move the bar, and t
 class Trainer:
     """Trains one run.
 
-    Attributes:
-        environment: Versions and machine facts, for the record.
-
     Args:
         run: The resolved configuration.
         corpus: The data.
@@ -38,6 +35,7 @@ class Trainer:
         directory: Files of the run; the folder exists.
         stop: Request to stop, which is looked at after every step.
         command: The command line, for the record.
+        environment: Versions and machine facts, for the record.
         command_start: Time when the command started, by time.perf_counter.
         log_seconds: Seconds between two progress lines if there is no terminal.
     """
@@ -51,6 +49,7 @@ class Trainer:
         *,
         stop: StopRequest,
         command: str,
+        environment: JsonObject,
         command_start: float,
         log_seconds: float = LOG_SECONDS,
     ) -> None:
@@ -59,9 +58,7 @@ class Trainer:
         self.backend, self.ranks = backend, backend.ranks
         self.directory = directory
         self.stop, self.command_start = stop, command_start
-        # Taken now: at the end of a long run the checkout may be another.
-        self.environment: JsonObject = {**host.environment(), **backend.environment()}
-        self.progress = Progress(commands=[command], environments=[self.environment])
+        self.progress = Progress(commands=[command], environments=[environment])
         self.rows = self.ranks.share(self.config.batch_size)  # those of the batch that this process trains
         self.state: State = self._zero_state()
         self.plan = WindowPlan(corpus, self.config, seed=run.choice.seed)
@@ -75,17 +72,17 @@ class Trainer:
         self._trainer_start = time.perf_counter()
         self.checkpoints = Checkpoints(directory, backend, self.averages, run=run, corpus=corpus)
 
-    def resume(self, command: str) -> None:
+    def resume(self) -> None:
         """Continue from the newest state of the run directory.
 
         Raises:
             UserError: There is no such state, or it belongs to another model or vocabulary.
         """
+        (command,), (environment,) = self.progress.commands, self.progress.environments
         self.state, self.progress = self.checkpoints.restore()
         self.progress.commands.append(command)
         # A state may say how to compute.
-        self.environment |= self.backend.environment()
-        self.progress.environments.append(self.environment)
+        self.progress.environments.append(environment | self.backend.environment())
 
     def train(self) -> JsonObject:
         """Train to the last epoch, score the test split with the best weights, and return the result.
@@ -182,7 +179,8 @@ class Trainer:
             progress.clocked_tokens += tokens
         else:
             if not self._first_step:  # how long a user waits: imports, the text, the model, compilation
-                self.environment["seconds_to_first_step"] = start + seconds - self.command_start
+                environment = progress.environments[-1]
+                environment["seconds_to_first_step"] = start + seconds - self.command_start
             self._first_step = tokens, seconds
         for nll, gradient_norm, new_loss_scale in measurements:
             progress.step += 1
@@ -266,6 +264,7 @@ class Trainer:
         self.backend.load_weights(weights)
         test = evaluation.check_finite(self._perplexity("test"), "the test split")
         return metrics.make_result(
+            self.run,
             progress,
             test_perplexity=test,
             final_test_perplexity=test if final is None else final,
@@ -273,6 +272,7 @@ class Trainer:
             parameters=parameters.count_scalars(weights),
             engine=self.backend.engine,
             seconds=self._run_seconds(),
+            command_seconds=time.perf_counter() - self.command_start,
         )
 
     def _perplexity(self, split: str) -> float:

@@ -485,7 +485,14 @@ def fake_trainer(
         monkeypatch.setattr(RunDirectory, "read_weights", lambda *_: {"w": np.zeros(1)})
         backend: Any = FakeBackend(clock, **changes)
         return trainer.Trainer(
-            run, data, backend, directory, stop=StopRequest(), command="test", command_start=-5.0
+            run,
+            data,
+            backend,
+            directory,
+            stop=StopRequest(),
+            command="test",
+            environment={},
+            command_start=-5.0,
         ), clock
 
     return make
