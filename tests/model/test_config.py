@@ -142,6 +142,7 @@ BEYOND_32_BITS = (
     ("hidden_size", 2**31),
     ("epochs", 10**400),
     ("max_grad_norm", 1e39),
+    ("init_scale", 1e39),
     ("learning_rate", 10**400),
 )
 
