@@ -233,11 +233,17 @@ class TrainingStep:
             average.lerp_(parameter, weight)
 
     def swap_averages(self) -> None:
-        """Exchange the parameters and their averages; a second call undoes it, to the bit."""
+        """Exchange the parameters and their averages; a second call undoes it, to the bit.
+
+        By exclusive or, which allocates nothing: where memory runs out in an exchange, both would be mixed, and
+        be saved so.
+        """
         for parameter, average in self._averaged:
-            kept = parameter.clone()
-            parameter.copy_(average)
-            average.copy_(kept)
+            bits = torch.int64 if parameter.dtype == torch.float64 else torch.int32
+            x, y = parameter.view(bits), average.view(bits)
+            x ^= y
+            y ^= x
+            x ^= y
         self.network.refresh()
 
     def export_state(self, state: State) -> Arrays:

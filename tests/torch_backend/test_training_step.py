@@ -15,6 +15,7 @@ from rank_program import stopped_at_question
 from support import assert_arrays, random_weights, trace_alone
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.profiler import ProfilerActivity, profile
 from training_steps import (
     ADAM,
     AWD,
@@ -214,6 +215,22 @@ def export_all(built: Any, state: Any) -> Numbers:
     with built.use_averages():
         averages = {f"average {name}": array for name, array in built.export_weights().items()}
     return {**built.export_weights(), **built.export_training_state(state), **averages}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
+def test_weights_and_averages_are_exchanged_without_memory(precision: str, tiny_config: Config) -> None:
+    """Where memory ran out between two of them, a mixture would be saved."""
+    config = tiny_config.replace(**EVERY_CASE["awd"])
+    built = build(config, precision=precision)
+    train_on(built, built.zero_state(config.batch_size), windows_of(config)[:4])
+    weights = built.export_weights()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        built.swap_averages()
+    averages = built.export_weights()
+    assert all((weights[name] != averages[name]).any() for name in weights)
+    assert sum(max(event.self_cpu_memory_usage, 0) for event in profiled.key_averages()) == 0
+    built.swap_averages()
+    assert_arrays(built.export_weights(), weights)
 
 
 @pytest.mark.parametrize("stop", [2, 9])
