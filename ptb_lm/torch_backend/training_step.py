@@ -235,8 +235,7 @@ class TrainingStep:
     def swap_averages(self) -> None:
         """Exchange the parameters and their averages; a second call undoes it, to the bit.
 
-        By exclusive or, which allocates nothing: where memory runs out in an exchange, both would be mixed, and
-        be saved so.
+        By exclusive or, which allocates nothing: if memory ran out in an exchange, a mixture would be saved.
         """
         for parameter, average in self._averaged:
             bits = torch.int64 if parameter.dtype == torch.float64 else torch.int32
