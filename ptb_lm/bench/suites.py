@@ -49,7 +49,7 @@ SUITES: dict[str, Suite] = {
         "every model × execution of both frameworks, on small and medium",
         "ptb_lm.bench.language_workloads:EXECUTIONS",
     ),
-    "cells": Suite("small with each cell, by all that compute it", "ptb_lm.bench.language_workloads:CELLS"),
+    "cells": Suite("small with each cell, by most that compute it", "ptb_lm.bench.language_workloads:CELLS"),
     "scaling": Suite(
         "1, 2 and 4 processes on small and medium: the same batch (strong), and one that grows (weak)",
         "ptb_lm.bench.language_workloads:SCALING",

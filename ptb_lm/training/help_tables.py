@@ -18,7 +18,7 @@ def list_presets() -> str:
     """Return each preset's hyper-parameters: by the default recipe, and by the tutorial's if different."""
     about = (
         "The hyper-parameters of each --config, and [in brackets] of --recipe tutorial, if different.\n"
-        "A dash is a value without effect beside the others; so is that of a flag that a table lacks."
+        "A dash is a value without effect beside the others. A flag that a table lacks has no effect in it."
     )
     others = [name for name in PRESETS if name not in AWD_PRESETS]
     meanings = _list("What they are:", ((each.flag, each.help) for each in HYPERPARAMETERS), 24)
