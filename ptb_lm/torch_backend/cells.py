@@ -36,7 +36,7 @@ class ParameterView(NamedTuple):
 
     parameter: Tensor
     transposed: bool = False  # torch's own modules keep [4H, I], and the canonical shape is [I, 4H]
-    rows: slice | None = None  # of the tensor, if torch keeps more than the parameter in it
+    rows: slice | int | None = None  # of the tensor, if torch keeps more than the parameter in it
 
     @property
     def value(self) -> Tensor:

@@ -81,24 +81,22 @@ class Network:
         layers = [master for master, _ in self.masters.pairs]
         return [self.softmax.weight, *layers, *([] if self.config.tie_weights else [self.embedding_VE])]
 
-    def canonical_views(self, values: Mapping[Tensor, Tensor] | None = None) -> dict[str, ParameterView]:
+    def canonical_views(self) -> dict[str, ParameterView]:
         """Return the master parameters by canonical name (ptb_lm.model.parameters).
 
-        Args:
-            values: Tensor to return in place of each of `master_parameters`, laid out as it is; None: none.
+        They are views of `master_parameters`.
         """
-        if values is None:
-            values = {master: master for master in self.master_parameters()}
-        weight, hidden = values[self.softmax.weight], self.softmax.hidden_size
-        kernel_HV, bias_V = weight[:hidden], weight[hidden]
+        weight, hidden = self.softmax.weight, self.softmax.hidden_size
+        kernel = ParameterView(weight, rows=slice(hidden))
+        is_tied = self.config.tie_weights
         return {
-            "embedding": ParameterView(kernel_HV.T if self.config.tie_weights else values[self.embedding_VE]),
+            "embedding": kernel._replace(transposed=True) if is_tied else ParameterView(self.embedding_VE),
             **{
-                name: view._replace(parameter=values[self.masters[view.parameter]])
+                name: view._replace(parameter=self.masters[view.parameter])
                 for name, view in self.stack.canonical_views().items()
             },
-            **({} if self.config.tie_weights else {"softmax.kernel": ParameterView(kernel_HV)}),
-            "softmax.bias": ParameterView(bias_V),
+            **({} if is_tied else {"softmax.kernel": kernel}),
+            "softmax.bias": ParameterView(weight, rows=hidden),
         }
 
     def load(self, weights: Mapping[str, NDArray[Any]]) -> None:

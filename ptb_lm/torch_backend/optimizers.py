@@ -242,13 +242,12 @@ class Adam(Optimizer):
 
     def _moment_views(self) -> dict[str, ParameterView]:
         """Return the moments by their names in a run's state."""
-        return {
-            f"{kind}.{name}": view
-            for kind, moments in zip(MOMENTS, self._moments, strict=True)
-            for name, view in self.network.canonical_views(
-                dict(zip(self._parameters, moments, strict=True))
-            ).items()
-        }
+        found, views = dict[str, ParameterView](), self.network.canonical_views()
+        for kind, moments in zip(MOMENTS, self._moments, strict=True):
+            moment_of = dict(zip(self._parameters, moments, strict=True))
+            for name, view in views.items():
+                found[f"{kind}.{name}"] = view._replace(parameter=moment_of[view.parameter])
+        return found
 
 
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {"sgd": Sgd, "adam": Adam}
