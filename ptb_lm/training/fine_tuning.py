@@ -42,6 +42,7 @@ class ParentRun:
         vocabulary: Words of the run.
         weights: Best weights of the run, by canonical name.
         weights_sha256: Digest of the file that the weights are from.
+        test_perplexity: Perplexity on its own text; None if the run has not ended.
     """
 
     directory: RunDirectory
@@ -49,17 +50,20 @@ class ParentRun:
     vocabulary: Vocabulary
     weights: Arrays
     weights_sha256: str
+    test_perplexity: float | None
 
     @classmethod
     def read(cls, path: Path) -> "ParentRun":
         """Read a run.
 
         Raises:
-            UserError: It is not a run directory, or has no weights.
+            UserError: It is not a run directory, or has no weights, or its result.json is damaged.
         """
         directory = run_folders.find(path)
         model, digest = tensors.read_with_digest(directory.weights_path, directory.read_model)
-        return cls(directory, *model, weights_sha256=digest)
+        result = directory.read_result() or {}
+        test_perplexity = result.get("test_perplexity")
+        return cls(directory, *model, weights_sha256=digest, test_perplexity=test_perplexity)
 
     def derive_config(self, flag_values: Mapping[str, Any]) -> RunConfig:
         """Return the configuration of a new run that starts from this one, from the flags that were given.
@@ -208,11 +212,10 @@ class ParentRun:
 
     def make_record(self, corpus: Corpus) -> InitFrom:
         """Return where the weights came from, for the record."""
-        result = self.directory.read_result() or {}
         return InitFrom(
             run=str(absolute(self.directory.path)),
             weights_sha256=self.weights_sha256,
-            test_perplexity=result.get("test_perplexity"),
+            test_perplexity=self.test_perplexity,
             new_words=len(corpus.vocabulary) - len(self.vocabulary),
         )
 
@@ -227,3 +230,23 @@ class ParentRun:
             _, new = np.split(drawn[name], [known], axis=axis)
             weights[name] = np.concatenate([weights[name], new], axis=axis)
         return weights
+
+
+def load_text(run: RunConfig, parent: ParentRun | None, *, extend: bool) -> tuple[RunConfig, Corpus]:
+    """Load the text of a new run.
+
+    Args:
+        run: Configuration of the run.
+        parent: Run whose weights it starts from; None: it starts from random ones.
+        extend: True if new words of the text follow the parent's.
+
+    Returns:
+        The configuration, with the origins of the text and of the weights.
+        The text.
+
+    Raises:
+        UserError: The text is not there or cannot be read, or it has a word that cannot be encoded.
+    """
+    data = run_data.load_first(run, parent.vocabulary if parent else None, extend=extend)
+    run = run_data.with_source(run, data)
+    return replace(run, init_from=parent.make_record(data)) if parent else run, data

@@ -15,7 +15,7 @@ from ptb_lm.data.corpus import Corpus
 from ptb_lm.model import backend, parameters
 from ptb_lm.model.ranks import SINGLE_PROCESS, Facts, Ranks
 from ptb_lm.training import display, processes, run_data, run_folders
-from ptb_lm.training.fine_tuning import ParentRun
+from ptb_lm.training.fine_tuning import ParentRun, load_text
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import (
@@ -146,8 +146,6 @@ def prepare(request: TrainRequest) -> tuple[TrainRequest, Corpus, backend.Backen
     run_config, corpus = ranks.same_on_all(
         lambda: _load_text(request), lambda text: _shared_facts(*text, ranks)
     )
-    if parent:
-        run_config = replace(run_config, init_from=ranks.run_on_first(lambda: parent.make_record(corpus)))
     if request.config_on_disk is not None:
         # If somebody has edited config.json, this refuses it before a model is built.
         ranks.run_on_first(lambda: bool(RunDirectory(directory.path).read_state(run=run_config)))
@@ -278,7 +276,7 @@ def _check_unchanged(request: TrainRequest) -> None:
 
 
 def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:
-    """Return the run's configuration with the location of its text, and the text.
+    """Return the run's configuration with the origins of its text and its weights, and the text.
 
     Raises:
         UserError: It cannot be read, is too short, or is not the one that a resumed run was trained on.
@@ -291,15 +289,12 @@ def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:
             moved_to=request.flag_values.get("data"),
             run_name=str(request.directory.path),
         )
+        run_config = run_data.with_source(run_config, corpus)
     else:
-        corpus = run_data.load_first(
-            run_config,
-            parent.vocabulary if parent else None,
-            extend=bool(request.flag_values.get("extend_vocabulary")),
-        )
+        extend = bool(request.flag_values.get("extend_vocabulary"))
+        run_config, corpus = load_text(run_config, parent, extend=extend)
     # Refuses a split that is too short.
     WindowPlan(corpus, run_config.hyperparameters, seed=run_config.choice.seed)
-    run_config = run_data.with_source(run_config, corpus)
     if parent:
         parent.check_unchanged(run_config, corpus, is_named="data" in request.flag_values)
     return run_config, corpus

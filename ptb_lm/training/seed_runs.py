@@ -13,7 +13,7 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.fastest import AUTO_CHOICES
 from ptb_lm.training import run_data, run_folders
-from ptb_lm.training.fine_tuning import ParentRun
+from ptb_lm.training.fine_tuning import ParentRun, load_text
 from ptb_lm.training.run_config import PLACES, RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import NEW_RUN_FLAGS
@@ -64,7 +64,7 @@ def remaining_commands(
     overwrite = bool(flag_values.get("overwrite"))
     existing = [seed for seed, directory in runs.items() if _has_trained(directory) and not overwrite]
     if existing:
-        config = _with_origins(config, parent, extend=bool(flag_values.get("extend_vocabulary")))
+        config, _ = load_text(config, parent, extend=bool(flag_values.get("extend_vocabulary")))
     seed_flag_values = {
         name: value for name, value in flag_values.items() if name not in ("seeds", "jobs", "run_dir")
     }
@@ -133,13 +133,6 @@ def command_line(flag_values: Mapping[str, Any]) -> list[str]:
 def _has_trained(directory: RunDirectory) -> bool:
     """Return whether a run there has saved a state, so that something would be lost."""
     return directory.config_path.exists() and not directory.is_expendable()
-
-
-def _with_origins(config: RunConfig, parent: ParentRun | None, *, extend: bool) -> RunConfig:
-    """Return a configuration as a new run records it: with the origins of its text and of its weights."""
-    corpus = run_data.load_first(config, parent.vocabulary if parent else None, extend=extend)
-    config = run_data.with_source(config, corpus)
-    return dataclasses.replace(config, init_from=parent.make_record(corpus)) if parent else config
 
 
 def _resume_command(

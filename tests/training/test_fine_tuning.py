@@ -122,6 +122,19 @@ def test_the_result_says_from_where_it_came_and_new_words_become_unk(
     assert found == pytest.approx(runs.result(tuned)["test_perplexity"], abs=5e-5)
 
 
+@pytest.mark.parametrize("more", [(), ("--seeds", "1")])
+def test_a_damaged_result_of_the_earlier_run_is_refused_before_anything_is_written(
+    more: tuple[str, ...], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The new run's record would have its perplexity."""
+    damaged = shutil.copytree(run, tmp_path / "damaged") / "result.json"
+    runs.change(damaged, lambda result: result.pop("test_perplexity"))
+    new = tmp_path / "new"
+    problem = runs.refusal(capsys, train, "--init-from", damaged.parent, "--run-dir", new, *more)
+    assert problem.startswith(f"{damaged} is not a run's result: ")
+    assert not new.exists()
+
+
 @pytest.mark.parametrize("flags", [(), ("--tie-weights",)])
 def test_new_words_are_drawn_as_initial_ones(flags: tuple[str, ...], texts: Path, tmp_path: Path) -> None:
     old = runs.train_run(texts / "part", tmp_path / "old", "--epochs", "1", *flags)
