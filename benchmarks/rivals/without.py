@@ -8,7 +8,7 @@ without this package, for the rest of the process, which is one variant's. They 
 comparison with the reference like everything else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import ptb_lm.torch_backend  # noqa: F401  (what torch reads when it is imported)
@@ -28,6 +28,7 @@ from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import MaskSpec
 from ptb_lm.torch_backend import cpu, dropout, loss, network
 from ptb_lm.torch_backend.backend import TorchBackend
+from ptb_lm.torch_backend.exchange import WindowGradients
 from ptb_lm.torch_backend.optimizers import add_scaled
 from ptb_lm.torch_backend.training_step import TrainingStep
 
@@ -52,17 +53,15 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
 
     class AutogradEnds(TrainingStep):
         @override
-        def update(
-            self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor], *, steps: int
-        ) -> Tensor:
+        def update(self, window: WindowGradients, *, steps: int) -> Tensor:
             softmax: Any = self.network.softmax
-            word_gradient = loss.sum_by_word(d_embedded_NE, ids_N)
-            norm = loss.global_norm([word_gradient, *softmax.gradients, *gradients])
+            word_gradient = loss.sum_by_word(window.d_embedded, window.ids)
+            norm = loss.global_norm([word_gradient, *softmax.gradients, *window.layers])
             scale = self.make_clipping(norm, steps=steps).scale(-self.rate, self.network.precision.master)
-            self.network.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
+            self.network.embedding_VE.index_add_(0, window.ids, window.d_embedded * scale)
             for parameter, gradient in zip((softmax.kernel, softmax.bias), softmax.gradients, strict=True):
                 parameter.addcmul_(gradient, scale)
-            add_scaled(self.network.masters.pairs, gradients, scale)
+            add_scaled(self.network.masters.pairs, window.layers, scale)
             return norm
 
     _check_update(config)
@@ -75,16 +74,14 @@ def sparse_embedding(config: Config, weights: Weights, **chosen: Any) -> TorchBa
 
     class DenseEmbedding(TrainingStep):
         @override
-        def update(
-            self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor], *, steps: int
-        ) -> Tensor:
+        def update(self, window: WindowGradients, *, steps: int) -> Tensor:
             network = self.network
-            dense_VE = torch.zeros_like(network.embedding_VE).index_add_(0, ids_N, d_embedded_NE)
-            norm = loss.global_norm([dense_VE, network.softmax.gradient, *gradients])
+            dense_VE = torch.zeros_like(network.embedding_VE).index_add_(0, window.ids, window.d_embedded)
+            norm = loss.global_norm([dense_VE, network.softmax.gradient, *window.layers])
             scale = self.make_clipping(norm, steps=steps).scale(-self.rate, self.network.precision.master)
             network.embedding_VE.addcmul_(dense_VE, scale)
             add_scaled(network.softmax.masters.pairs, [network.softmax.gradient], scale)
-            add_scaled(network.masters.pairs, gradients, scale)
+            add_scaled(network.masters.pairs, window.layers, scale)
             return norm
 
     _check_update(config)

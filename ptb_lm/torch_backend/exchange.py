@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 
 
 class WindowGradients(NamedTuple):
-    """The losses and gradients of a rank's window, or of all ranks' windows together."""
+    """The losses and gradients of a rank's window, or of all ranks' windows together.
+
+    The softmax's gradient is in its `gradient`.
+    """
 
     nll: Tensor  # [N], or [R] in float64, whose sum is the loss
     ids: Tensor  # word ids [N] or [M]
-    d_embedded: Tensor  # gradients [N, E] or [M, E] with respect to the embedding of each of the ids
-    layers: Sequence[Tensor]  # gradients with respect to the layers' parameters
+    # Gradients [N, E] or [M, E] with respect to the embedding of each id, as the bottom layer's input.
+    d_embedded: Tensor
+    layers: Sequence[Tensor]  # gradients with respect to the stack's parameters
 
 
 class GradientExchange:

@@ -22,6 +22,7 @@ from ptb_lm.model.backend import Arrays
 from ptb_lm.model.reference_updates import BETA_1, BETA_2, EPSILON
 from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.cells import ParameterView, export_arrays, load_arrays
+from ptb_lm.torch_backend.exchange import WindowGradients
 from ptb_lm.torch_backend.network import Network
 
 # Names in a run's state: of the steps that are done, and of each parameter's moments, before its own.
@@ -59,23 +60,11 @@ class Optimizer(ABC):
         self.state: list[Tensor] = []
 
     @abstractmethod
-    def step(
-        self,
-        ids_N: Tensor,
-        d_embedded_NE: Tensor,
-        gradients: Sequence[Tensor],
-        clipping: Clipping,
-        *,
-        rate: Tensor,
-        steps: int,
-    ) -> None:
-        """Move the parameters; the softmax's gradient is in its `gradient`.
+    def step(self, window: WindowGradients, clipping: Clipping, *, rate: Tensor, steps: int) -> None:
+        """Move the parameters.
 
         Args:
-            ids_N: The window's words.
-            d_embedded_NE: Gradient with respect to the embedding of each of them; if weights are tied, the
-                softmax's gradient has it already.
-            gradients: Gradients with respect to the stack's parameters.
+            window: Gradients of the window; if weights are tied, the softmax's has the embedding's already.
             clipping: Factor of all gradients.
             rate: Learning rate, [], in float64.
             steps: T of the window.
@@ -100,19 +89,10 @@ class Sgd(Optimizer):
     """
 
     @override
-    def step(
-        self,
-        ids_N: Tensor,
-        d_embedded_NE: Tensor,
-        gradients: Sequence[Tensor],
-        clipping: Clipping,
-        *,
-        rate: Tensor,
-        steps: int,
-    ) -> None:
+    def step(self, window: WindowGradients, clipping: Clipping, *, rate: Tensor, steps: int) -> None:
         network, softmax = self.network, self.network.softmax
         dtype, weight_decay = network.precision.master, network.config.weight_decay
-        scale = clipping.scale(-rate, dtype)
+        scale, d_embedded_NE, gradients = clipping.scale(-rate, dtype), window.d_embedded, window.layers
         decay = (-rate * (steps * weight_decay)).to(dtype) if weight_decay else None
         if clipping.overflowed is not None:
             softmax.gradient.masked_fill_(clipping.overflowed, 0)
@@ -123,7 +103,7 @@ class Sgd(Optimizer):
         if not network.config.tie_weights:
             if decay is not None:
                 network.embedding_VE.addcmul_(network.embedding_VE, decay)
-            network.embedding_VE.index_add_(0, ids_N, d_embedded_NE * scale)
+            network.embedding_VE.index_add_(0, window.ids, d_embedded_NE * scale)
         add_scaled(softmax.masters.pairs, [softmax.gradient], scale, decay=decay)
         add_scaled(network.masters.pairs, gradients, scale, decay=decay)
 
@@ -179,21 +159,12 @@ class Adam(Optimizer):
         self.state = [steps_done_P, *(moment for moments in self._moments for moment in moments)]
 
     @override
-    def step(
-        self,
-        ids_N: Tensor,
-        d_embedded_NE: Tensor,
-        gradients: Sequence[Tensor],
-        clipping: Clipping,
-        *,
-        rate: Tensor,
-        steps: int,
-    ) -> None:
+    def step(self, window: WindowGradients, clipping: Clipping, *, rate: Tensor, steps: int) -> None:
         network, config = self.network, self.network.config
-        gradients = [network.softmax.gradient, *gradients]
+        gradients = [network.softmax.gradient, *window.layers]
         if not config.tie_weights:
             d_embedding_VE = torch.zeros_like(network.embedding_VE)
-            gradients.append(d_embedding_VE.index_add_(0, ids_N, d_embedded_NE))
+            gradients.append(d_embedding_VE.index_add_(0, window.ids, window.d_embedded))
         # The mean over the steps, times the usual number of them: a long window has no more weight in the
         # moments than a short one, as in AWD-LSTM.
         length = config.relative_length(steps)

@@ -6,7 +6,7 @@ Shapes: B = batch, T = time steps, N = T * B tokens, E = embedding width, H = hi
 `raw` is the top layer's output before its dropout, `output` after it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from ptb_lm.model import carried
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.dropout_places import apply_in_order
 from ptb_lm.model.ranks import Ranks
-from ptb_lm.torch_backend import cpu, exchange
+from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.dropout import (
     GENERATOR,
     WindowDropout,
@@ -25,6 +25,7 @@ from ptb_lm.torch_backend.dropout import (
     mask_weights,
     restore_generator,
 )
+from ptb_lm.torch_backend.exchange import GradientExchange, WindowGradients
 from ptb_lm.torch_backend.graph import CudaRecorder, GraphedStep, WindowStep
 from ptb_lm.torch_backend.loss import (
     Loss,
@@ -70,9 +71,9 @@ class TrainingStep:
             dtype=network.dtype,
             seed=derive_seed(seed, ranks),
         )
-        self.exchange: exchange.GradientExchange | None = None
+        self.exchange: GradientExchange | None = None
         if self.ranks.size > 1:
-            self.exchange = exchange.GradientExchange(
+            self.exchange = GradientExchange(
                 self.ranks,  # type: ignore[arg-type]
                 network.softmax.gradient,
                 network.precision,
@@ -130,10 +131,10 @@ class TrainingStep:
             gradient * weight_masks[parameter] if parameter in weight_masks else gradient
             for parameter, gradient in zip(self.parameters, gradients, strict=True)
         ]
-        window = exchange.WindowGradients(nll_N, ids_N, d_embedded_TBE.flatten(0, 1), gradients)
+        window = WindowGradients(nll_N, ids_N, d_embedded_TBE.flatten(0, 1), gradients)
         if self.exchange:
             window = self.exchange.wait_and_merge(window)
-        measured = [self.update(window.ids, window.d_embedded, window.layers, steps=steps)]
+        measured = [self.update(window, steps=steps)]
         if self.loss_scale:
             measured.append(self.loss_scale.adjust(measured[0].isfinite()))
         return detach_state(state), pack_loss(window.nll, *measured)
@@ -168,39 +169,27 @@ class TrainingStep:
             add_slowness_gradient(d_raw_TBH, raw_TBH, config.slowness_penalty * scale, fraction=fraction)
         return nll_N, d_raw_TBH
 
-    def update(
-        self, ids_N: Tensor, d_embedded_NE: Tensor, gradients: Sequence[Tensor], *, steps: int
-    ) -> Tensor:
+    def update(self, window: WindowGradients, *, steps: int) -> Tensor:
         """Clip by the global norm, move the parameters, and return the norm before clipping, [].
 
         In float16 nothing moves if the norm is not finite.
 
         Args:
-            ids_N: The window's words.
-            d_embedded_NE: Gradient with respect to the embedding of each of them, as the bottom layer's
-                input; it has rows for the words of the window only.
-            gradients: Gradients with respect to the stack's parameters.
+            window: Gradients of the window.
             steps: T of the window.
         """
         network, softmax = self.network, self.network.softmax
         word_gradients: list[Tensor] = []
         if network.config.tie_weights:
             kernel_gradient_HV = softmax.gradient[: softmax.hidden_size]
-            add_by_word(kernel_gradient_HV.T, ids_N, d_embedded_NE)
+            add_by_word(kernel_gradient_HV.T, window.ids, window.d_embedded)
         else:
-            d_embedded_NE = d_embedded_NE.to(network.embedding_VE.dtype)
-            word_gradients = [sum_by_word(d_embedded_NE, ids_N)]
-        norm = global_norm([*word_gradients, softmax.gradient, *gradients]) / self.current_loss_scale()
+            window = window._replace(d_embedded=window.d_embedded.to(network.embedding_VE.dtype))
+            word_gradients = [sum_by_word(window.d_embedded, window.ids)]
+        norm = global_norm([*word_gradients, softmax.gradient, *window.layers]) / self.current_loss_scale()
         if self.exchange:
             norm = self.exchange.broadcast_norm(norm)
-        self.optimizer.step(
-            ids_N,
-            d_embedded_NE,
-            gradients,
-            self.make_clipping(norm, steps=steps),
-            rate=self.rate,
-            steps=steps,
-        )
+        self.optimizer.step(window, self.make_clipping(norm, steps=steps), rate=self.rate, steps=steps)
         return norm
 
     def make_clipping(self, norm: Tensor, *, steps: int) -> Clipping:
