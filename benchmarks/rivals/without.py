@@ -119,8 +119,8 @@ def chosen_library(config: Config, weights: Weights, **chosen: Any) -> TorchBack
 
 def _check_update(config: Config) -> None:
     """Refuse what an update of our own above leaves out."""
-    if config.optimizer != "sgd" or config.weight_decay:
-        raise UserError("this variant updates by SGD without weight decay")
+    if config.optimizer != "sgd" or config.weight_decay or config.tie_weights:
+        raise UserError("this variant updates by SGD, without weight decay or tied weights")
 
 
 def _cudnn(

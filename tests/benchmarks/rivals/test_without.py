@@ -11,6 +11,7 @@ from support import checked, installed
 from benchmarks.rivals import without
 from ptb_lm.bench import variants
 from ptb_lm.bench.workloads import LanguageTask
+from ptb_lm.common.errors import UserError
 from ptb_lm.model import parameters
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import MaskSpec
@@ -57,6 +58,21 @@ def test_a_model_without_an_optimisation_equals_the_reference(what: str, undone:
     x_BT, y_BT = task.window(seed=1)
     model.train_step(x_BT, y_BT, model.zero_state(20), learning_rate=0.5)
     assert replaced or what.endswith(":sparse_embedding")
+
+
+@pytest.mark.parametrize("build", [without.own_softmax, without.sparse_embedding])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": "adam"},
+        {"weight_decay": 1e-6},
+        {"tie_weights": True},  # the two parts of its gradient would be clipped apart
+    ],
+)
+def test_what_an_update_leaves_out_is_refused(build: Any, changes: dict[str, Any]) -> None:
+    config = Config(hidden_size=7, embedding_size=7).replace(**changes)
+    with pytest.raises(UserError, match="updates by SGD, without weight decay or tied weights"):
+        build(config, parameters.draw_initial(config, 50, seed=1))
 
 
 def test_masks_are_drawn_on_the_device_of_their_generator() -> None:
