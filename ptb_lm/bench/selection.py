@@ -91,7 +91,10 @@ def _match_workloads(workloads: Sequence[Workload], options: Options) -> list[Wo
 
 def _with_options(workload: Workload, options: Options, added: Sequence[Variant]) -> Workload:
     """Return a workload with all its variants, as the options want it measured."""
-    variants, batch = [*workload.variants, *added], options.batch_size
+    variants = [*workload.variants, *added]
+    declared = workload.task.batch_size
+    batch = options.batch_size or declared
+    relation = "of" if batch < declared else "instead of"
     rounds = options.rounds or ROUNDS_OF_A_PROCESS * (options.processes or workload.processes)
     is_planned = options.rounds is None and options.processes is None
     if options.minutes is not None and not is_planned:
@@ -109,7 +112,8 @@ def _with_options(workload: Workload, options: Options, added: Sequence[Variant]
         variants.append(like.at(precision))
     return replace(
         workload,
-        task=workload.task if batch is None else workload.task.with_batch_size(batch),
+        task=workload.task.with_batch_size(batch),
+        cut="" if batch == declared else f"batch {batch} {relation} {declared}",
         rounds=rounds,
         processes=options.processes or min(workload.processes, rounds),
         minutes=(options.minutes or workload.minutes) if is_planned else None,

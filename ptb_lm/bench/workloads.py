@@ -218,6 +218,7 @@ class Workload:
     min_seconds: float = 0.5
     warm_up_steps: int = 3
     processes: int = 5  # of each variant, which share the rounds; the minimum if `minutes` plans them
+    cut: str = ""  # how a selection changed its size: "batch 2 of 20"; "" if it did not (selection.py)
     needs_cuda: str = ""  # why it is not measured on a CPU; "" if it is
     # Whether a CPU skips bfloat16 if it does not multiply in it itself: a step would take minutes.
     needs_native_precision: bool = False

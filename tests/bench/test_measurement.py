@@ -85,10 +85,9 @@ def test_the_limit_is_the_larger_of_before_and_after_a_block_and_blocks_share_it
 
 @pytest.mark.parametrize(("batch", "cut"), [(20, ""), (2, "batch 2 of 20"), (64, "batch 64 instead of 20")])
 def test_another_batch_size_is_told(batch: int, cut: str, tmp_path: Path) -> None:
-    workload = dataclasses.replace(SMALL, task=SMALL.task.with_batch_size(batch))
-    found = Measurement(
-        Options(suite="quick"), workload, Record(tmp_path, {}), MACHINE, session="", command=""
-    )
+    options = Options(suite="quick", batch_size=batch)
+    (workload,) = select_workloads(options)
+    found = Measurement(options, workload, Record(tmp_path, {}), MACHINE, session="", command="")
     assert found._row(Variant("torch/cudnn", ""), "train").cut == cut
 
 

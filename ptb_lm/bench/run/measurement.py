@@ -16,7 +16,6 @@ from ptb_lm.bench.run.process import TIMEOUT, WorkerError
 from ptb_lm.bench.run.record import Record
 from ptb_lm.bench.run.timed_steps import WARM_UP_PART, Plan, WarmUp, plan_blocks
 from ptb_lm.bench.selection import Options
-from ptb_lm.bench.suites import SUITES
 from ptb_lm.bench.variants import Variant, original
 from ptb_lm.bench.workloads import Workload
 from ptb_lm.common import host
@@ -61,10 +60,6 @@ class Measurement:
         used = [row.process for row in every.values()]
         self._identities = itertools.count(max(used, default=-1) + 1)
         self.pool = pool.Pool(self._start)
-        (own,) = (w for w in SUITES[options.suite].workloads if w.name == workload.name)
-        batch, declared = workload.task.batch_size, own.task.batch_size
-        relation = "of" if batch < declared else "instead of"
-        self._cut = "" if batch == declared else f"batch {batch} {relation} {declared}"
         self._products = products(workload.task)
         # A run that goes on keeps the plans that it began with, those of variants that were cut, too.
         self._plans: dict[tuple[str, str], Plan] = {}
@@ -314,7 +309,7 @@ class Measurement:
             baseline=workload.baseline,
             status="failed",
             planned_rounds=workload.rounds,
-            cut=self._cut,
+            cut=workload.cut,
             work=workload.work(pass_name, precision=self._precision(variant), device=self.machine.device),
             command=self.command,
             time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
