@@ -26,7 +26,6 @@ class Measurement:
     """Measures blocks of a workload, in any order, and records their rows.
 
     Attributes:
-        measured: The workload's measured rows that the record had at the beginning.
         wrong: Reasons of the variants that are wrong in the record. They are not tried again: a variant that
             is wrong in one process might pass in another, and is not believed.
         pool: The processes; the caller closes it.
@@ -55,18 +54,14 @@ class Measurement:
     ) -> None:
         self.options, self.workload, self.record = options, workload, record
         self.machine, self.session, self.command = machine, session, command
-        every = record.measured_rows()
-        self.measured = {key: row for key, row in every.items() if row.workload == workload.name}
-        used = [row.process for row in every.values()]
+        used = [row.process for row in record.measured_rows().values()]
         self._identities = itertools.count(max(used, default=-1) + 1)
         self.pool = pool.Pool(self._start)
         self._products = products(workload.task)
         # A run that goes on keeps the plans that it began with, those of variants that were cut, too.
         self._plans: dict[tuple[str, str], Plan] = {}
         blocks = group_by_key(
-            ((row.variant, row.pass_name), row)
-            for row in record.rows
-            if row.workload == workload.name and row.is_measured
+            ((row.variant, row.pass_name), row) for row in record.rows_of(workload.name) if row.is_measured
         )
         for key, (first, *_) in blocks.items():
             step_seconds, limit = first.startup.get("step_seconds"), options.row_limit
@@ -90,8 +85,8 @@ class Measurement:
 
         The baseline was measured in the same session, or cannot be: rows of two sessions make no ratio.
         """
-        baseline, every = self.workload.baseline, self.record.rows
-        found = [row for row in every if row.is_measured and row.workload == self.workload.name]
+        baseline = self.workload.baseline
+        found = [row for row in self.record.rows_of(self.workload.name) if row.is_measured]
         paired = {(row.pass_name, row.session, row.round) for row in found if row.variant == baseline}
         is_there = baseline in {variant.name for variant in self.workload.variants}
         return {

@@ -112,6 +112,10 @@ class Record:
             file.flush()
             os.fsync(file.fileno())
 
+    def rows_of(self, workload: str) -> list[Row]:
+        """Return all rows of a workload."""
+        return [row for row in self.rows if row.workload == workload]
+
     def measured_rows(self) -> dict[Key, Row]:
         """Return the measured rows by workload, pass, variant and round."""
         return {_key(row): row for row in self.rows if row.is_measured}
@@ -123,8 +127,8 @@ class Record:
         """
         return {
             original(row.variant): row.reason
-            for row in reversed(self.rows)
-            if row.workload == workload and row.status == rows.WRONG
+            for row in reversed(self.rows_of(workload))
+            if row.status == rows.WRONG
         }
 
     def _rewrite(self) -> None:

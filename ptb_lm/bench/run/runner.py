@@ -153,8 +153,9 @@ def _take_over(measurement: Measurement) -> dict[int, float]:
         The seconds of each process of all variants, side by side, that earlier runs have measured for the
         plan that holds, or for the one that is to be made.
     """
-    workload, measured = measurement.workload, [*measurement.measured.values()]
-    rows = [row for row in measurement.record.rows if row.workload == workload.name]
+    workload, record = measurement.workload, measurement.record
+    rows = record.rows_of(workload.name)
+    measured = [row for row in record.measured_rows().values() if row.workload == workload.name]
     planned = [row for row in rows if row.is_measured and row.round >= PILOT * ROUNDS_OF_A_PROCESS]
     if workload.minutes is None or not planned:
         return _earlier_laps(measured)
