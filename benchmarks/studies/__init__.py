@@ -30,7 +30,7 @@ def prepare(variant: str, *, recipe: str, config: str, device: str, precision: s
     task = LanguageTask(
         config=RECIPES[recipe][config].replace(vary_num_steps=False), vocabulary_size=PTB_VOCABULARY
     )
-    build = Variant(variant, "").builder(task.registry, device=device, precision=precision, seed=1)
+    build = Variant(variant).builder(task.registry, device=device, precision=precision, seed=1)
     return LanguageSteps(task, build, seed=1)
 
 

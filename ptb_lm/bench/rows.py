@@ -36,7 +36,7 @@ _NUMBERS = ("parity", "startup", "peak_memory")  # keys that hold an object of n
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """The work of a step: equal for all variants of a workload's pass.
 
-    The device may differ, and a precision that a variant's name gives (variants.declared_precision).
+    The device may differ, and a precision that a variant's name gives (Variant.precision).
     """
 
     parameters: Count

@@ -14,7 +14,7 @@ from ptb_lm.bench import row_archive, rows, variants
 from ptb_lm.bench.results import Result, ResultGroup, Summary, distinct, group_by_key, pair
 from ptb_lm.bench.rows import MEASURED, SECOND_MODEL, WRONG, Row
 from ptb_lm.bench.selection import instead_of
-from ptb_lm.bench.variants import declared_precision, original
+from ptb_lm.bench.variants import Variant, original
 from ptb_lm.common.errors import UserError
 
 EQUAL_WORK = ("parameters", "flops_per_step", "items_per_step", "unit")
@@ -142,7 +142,7 @@ def _result(
         notes.append("no round in common with the baseline")
     elif ratio and ratio.error is None and blocks != base:
         notes.append("one round: no interval")
-    given = declared_precision(first.variant)
+    given = Variant(first.variant).precision
     precision = given or first.work.precision
     is_in_name = first.label == first.variant and given
     return Result(
@@ -188,7 +188,7 @@ def _check_work(measured: Sequence[Row], name: str, source: Path) -> None:
         UserError: Two do not; it names them and what differs. Or one is of another precision than its name.
     """
     for row in measured:
-        if declared_precision(row.variant) not in (None, row.work.precision):
+        if Variant(row.variant).precision not in (None, row.work.precision):
             raise UserError(f"{source}: {row.variant} of {name} was computed in {row.work.precision}")
     for what in (*EQUAL_WORK, "precision"):
         compared = _without_own_precision(measured) if what == "precision" else measured
@@ -207,4 +207,4 @@ def common_precision(measured: Iterable[Row]) -> str | None:
 
 
 def _without_own_precision(rows: Iterable[Row]) -> list[Row]:
-    return [row for row in rows if declared_precision(row.variant) is None]
+    return [row for row in rows if Variant(row.variant).precision is None]

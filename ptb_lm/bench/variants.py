@@ -98,12 +98,6 @@ TITLES = {
 }
 
 
-def program(variant: str) -> tuple[str, str]:
-    """Return the framework and the model of a variant's name; "" where it names no model."""
-    framework, model = [*re.split("[/@#]", variant), ""][:2]
-    return framework, model
-
-
 def description(variant: str, command: str) -> str:
     """Return what a variant is, as it is declared: in a row above, or by --add; "" where nothing says so.
 
@@ -111,7 +105,7 @@ def description(variant: str, command: str) -> str:
         variant: FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][@PRECISION], of a program's first measurement.
         command: The command that measured it, which names what was added.
     """
-    framework, model = program(variant)
+    framework, model = Variant(variant).program
     for registry in (LANGUAGE_MODELS, CLASSIFIERS):
         if framework in registry and (known := registry[framework].models.get(model)):
             return _describe(known)
@@ -133,12 +127,12 @@ class Variant:
     Attributes:
         name: Name, FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][#again][@PRECISION]. A part that is left out is the
             framework's default, or the run's precision.
-        label: Name in tables. It does not repeat the precision of the name; a report names the precision
-            where a table has several (summary.py).
+        label: Name in tables, if it comes into one. It does not repeat the precision of the name; a report
+            names the precision where a table has several (summary.py).
     """
 
     name: str
-    label: str
+    label: str = ""
 
     @property
     def base(self) -> str:
@@ -148,13 +142,19 @@ class Variant:
     @property
     def parts(self) -> dict[str, str | None]:
         """The name's parts before the precision; None where it leaves one to the framework."""
-        parts = (*self.base.removesuffix(AGAIN).split("/"), None, None)
+        parts = (*self.base.removesuffix(AGAIN).split("/"), None, None, None)
         return dict(zip(("framework", "model", "execution", "unroll"), parts[:4], strict=True))
+
+    @property
+    def program(self) -> tuple[str, str]:
+        """The framework and the model; "" where the name leaves the model to the framework."""
+        parts = self.parts
+        return parts["framework"] or "", parts["model"] or ""
 
     @property
     def precision(self) -> str | None:
         """The precision that the name gives; None where it leaves that to the run."""
-        return declared_precision(self.name)
+        return self.name.partition("@")[2] or None
 
     def at(self, precision: str) -> "Variant":
         """Return the variant in a precision that its name then gives."""
@@ -169,8 +169,8 @@ class Variant:
 
     def has_precision(self, precision: str, registry: Mapping[str, Framework]) -> bool:
         """Return whether the framework computes this model in a precision."""
-        row = registry[str(self.parts["framework"])]
-        return precision in row.options(str(self.parts["model"]))["precision"]
+        framework, model = self.program
+        return precision in registry[framework].options(model)["precision"]
 
     def builder(
         self, registry: Mapping[str, Framework], *, device: str, precision: str, seed: int
@@ -188,13 +188,13 @@ class Variant:
         """
         if self.base.count("/") > 3:
             raise UserError(f"{self.name}: a variant is FRAMEWORK/MODEL[/EXECUTION[/UNROLL]][@PRECISION]")
-        parts = self.parts
+        framework, model = self.program
         choice = Choice.create(
             registry,
-            framework=parts["framework"] or "",
-            model=parts["model"] or "",
-            execution=parts["execution"],
-            unroll=parts["unroll"],
+            framework=framework,
+            model=model,
+            execution=self.parts["execution"],
+            unroll=self.parts["unroll"],
             device=device,
             precision=self.precision or precision,
             seed=seed,
@@ -247,11 +247,6 @@ def add(name_and_build: str) -> Variant:
 def original(variant: str) -> str:
     """Return the name of the program that a variant measures again; its own name if it does not."""
     return variant.replace(AGAIN, "", 1)
-
-
-def declared_precision(variant: str) -> str | None:
-    """Return the precision that a variant's name gives; None where it gives none."""
-    return variant.partition("@")[2] or None
 
 
 def name_variants(table: Mapping[str, str]) -> tuple[Variant, ...]:

@@ -98,7 +98,7 @@ Weights = dict[str, np.ndarray]
 
 
 def builder(name: str, *, precision: str = "fp32", device: str = "cpu", task: Any = LANGUAGE) -> Build:
-    return Variant(name, "").builder(task.registry, precision=precision, device=device, seed=1)
+    return Variant(name).builder(task.registry, precision=precision, device=device, seed=1)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -269,7 +269,7 @@ def test_right_classifiers_pass(name: str, loss: str) -> None:
     task = CLASSIFIERS[loss]
     if "tensorflow" in name and loss == "cross_entropy":  # tracing both directions takes twice as long
         task = dataclasses.replace(task, config=dataclasses.replace(task.config, bidirectional=False))
-    precision = Variant(name, "").precision or "fp32"
+    precision = Variant(name).precision or "fp32"
     found = checked_twice(task, builder(name, task=task), precision=precision, passes=("forward", "train"))
     assert found.errors["update_error"] < found.errors["update_bound"]
     assert found.what["dropout"] == "there is none"

@@ -88,7 +88,7 @@ def test_another_batch_size_is_told(batch: int, cut: str, tmp_path: Path) -> Non
     options = Options(suite="quick", batch_size=batch)
     (workload,) = select_workloads(options)
     found = Measurement(options, workload, Record(tmp_path, {}), MACHINE, session="", command="")
-    assert found._row(Variant("torch/cudnn", ""), "train").cut == cut
+    assert found._row(Variant("torch/cudnn"), "train").cut == cut
 
 
 class FakeProcess:
@@ -158,7 +158,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcess]:
 def test_a_block_may_take_all_of_a_long_limit(tmp_path: Path, fake: type[FakeProcess]) -> None:
     options = Options(suite="quick", row_limit=7200.0)
     found = Measurement(options, SMALL, Record(tmp_path, {}), MACHINE, session="", command="")
-    found.prepare([Variant("torch/cudnn", "")])
+    found.prepare([Variant("torch/cudnn")])
     assert fake.timeouts == [7200.0 + process.TIMEOUT]
 
 
@@ -179,7 +179,7 @@ def test_what_fails_beside_others_is_tried_again_alone(
 ) -> None:
     fake.needs_all_memory, fake.fails_alone, fake.fails_in = "torch/block", not enough_alone, fails_in
     found = measurement(tmp_path, MACHINE)
-    found.prepare([Variant("torch/cudnn", ""), Variant("torch/block", "")])
+    found.prepare([Variant("torch/cudnn"), Variant("torch/block")])
     logs = [log.read_text(encoding="utf-8") for log in tmp_path.glob("failures/*")]
     if enough_alone:
         assert fake.alive == ["torch/block"]
@@ -193,13 +193,13 @@ def test_what_fails_beside_others_is_tried_again_alone(
 @pytest.mark.usefixtures("ascii_locale")
 def test_what_a_check_s_process_wrote_is_told(fake: type[FakeProcess]) -> None:
     fake.needs_all_memory, fake.fails_alone = "torch/block", True
-    variant = Variant("torch/block", "")
+    variant = Variant("torch/block")
     assert gate._verdict(Options(suite="quick"), SMALL, variant, MACHINE).log == WRITTEN
 
 
 def test_nothing_is_built_while_another_program_is_checked(tmp_path: Path, fake: type[FakeProcess]) -> None:
     """Its steps would be disturbed; and what the first process of a program took to build is its own time."""
-    variants = [Variant(name, "") for name in ("torch/cudnn", AGAIN, "torch/block", "torch/block#again")]
+    variants = [Variant(name) for name in ("torch/cudnn", AGAIN, "torch/block", "torch/block#again")]
     measurement(tmp_path, MACHINE).prepare(variants)
     started = [*fake.asked]
     for variant in ("torch/cudnn", "torch/block"):
@@ -529,7 +529,7 @@ def test_a_pass_that_is_complete_stays_so_and_what_is_wrong_is_wrong_by_both_nam
     record = Record(tmp_path, {})
     for index in range(SMALL.rounds):
         record.add(row(index, 1.0))
-    both = [Variant("torch/cudnn", ""), Variant("torch/cudnn", "").again()]
+    both = [Variant("torch/cudnn"), Variant("torch/cudnn").again()]
     workload = dataclasses.replace(SMALL, variants=tuple(both))
     found = Measurement(Options(suite="quick"), workload, record, MACHINE, session="2", command="")
     for variant in both:
@@ -551,7 +551,7 @@ def test_what_a_block_took_does_not_change_how_many_there_are(seconds: float, tm
     options = Options(suite="quick", row_limit=12.0)
     found = Measurement(options, SMALL, record, MACHINE, session="", command="")
     warm_up = WarmUp(first_step_seconds=1.0, warm_up_seconds=3.0, warm_up_steps=3, step_seconds=seconds)
-    planned = found._plan(Variant("torch/cudnn", ""), "train", warm_up)
+    planned = found._plan(Variant("torch/cudnn"), "train", warm_up)
     assert (planned.steps, planned.most_rounds) == (1, 4)
     over = [found.should_skip("torch/cudnn", "train", index) for index in range(5)]
     assert over == [False] * 4 + [True]

@@ -30,7 +30,7 @@ from support import checked_twice
 
 config = Config(num_layers=2, hidden_size=7, num_steps=4, batch_size=6, keep_prob=float(sys.argv[2]))
 task = LanguageTask(config=config, vocabulary_size=60)
-build = Variant(sys.argv[1], "").builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+build = Variant(sys.argv[1]).builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
 built = []  # once: the ranks join but once
 def kept(*arguments):
     built.append(build(*arguments))

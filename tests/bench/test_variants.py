@@ -26,11 +26,14 @@ from ptb_lm.model.frameworks import FRAMEWORKS
         ("torch/cudnn/graph@bf16", ("torch", "cudnn", "graph", None)),
         ("torch/cudnn#again", ("torch", "cudnn", None, None)),
         ("torch/cudnn/graph#again@bf16", ("torch", "cudnn", "graph", None)),
+        ("torch", ("torch", None, None, None)),
+        ("torch#again@bf16", ("torch", None, None, None)),
     ],
 )
 def test_a_name_has_up_to_four_parts_and_a_precision(name: str, parts: tuple) -> None:
-    variant = Variant(name, "")
+    variant = Variant(name)
     assert tuple(variant.parts.values()) == parts
+    assert variant.program == tuple(part or "" for part in parts[:2])
     assert variant.precision == ("bf16" if name.endswith("@bf16") else None)
 
 
@@ -59,8 +62,8 @@ def test_what_is_measured_again_is_the_same_program(name: str, again: str) -> No
     variant = Variant(name, "A label").again()
     assert variant == Variant(again, "A label, again")
     assert original(again) == name
-    assert variant.parts == Variant(name, "").parts
-    assert variant.precision == Variant(name, "").precision
+    assert variant.parts == Variant(name).parts
+    assert variant.precision == Variant(name).precision
     assert variant.at("fp64").name == f"{original(again).partition('@')[0]}#again@fp64"
 
 
@@ -71,7 +74,7 @@ def test_every_combination_is_named_once_and_none_that_is_refused(framework: str
     assert len(set(names)) == len(names)
     seen = set()
     for name in names:
-        parts = Variant(name, "").parts
+        parts = Variant(name).parts
         model = str(parts["model"])
         execution, unroll = parts["execution"] or row.executions[0], parts["unroll"] or row.unrolls[0]
         assert not {(model, execution), (model, unroll)} & row.refusals.keys()
@@ -119,7 +122,7 @@ def test_an_added_module_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPa
     ("name", "precision"), [("torch/cudnn", "torch.float32"), ("torch/cudnn@bf16", "torch.bfloat16")]
 )
 def test_the_name_s_precision_comes_before_the_run_s(name: str, precision: str, tiny_config: Config) -> None:
-    build = Variant(name, "").builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+    build = Variant(name).builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
     assert str(build(tiny_config, random_weights(tiny_config, 11, 1)).dtype) == precision
 
 
@@ -149,7 +152,7 @@ def test_a_variant_at_another_precision(variant: Variant, expected: Variant) -> 
 def test_a_framework_offers_its_precisions_less_a_model_s_refusals(
     name: str, precision: str, offered: bool
 ) -> None:
-    assert Variant(name, "").has_precision(precision, variants.LANGUAGE_MODELS) is offered
+    assert Variant(name).has_precision(precision, variants.LANGUAGE_MODELS) is offered
 
 
 @pytest.mark.parametrize(
@@ -158,7 +161,7 @@ def test_a_framework_offers_its_precisions_less_a_model_s_refusals(
 )
 def test_a_precision_that_a_program_lacks_is_refused(name: str, precision: str, noun: str) -> None:
     with pytest.raises(UserError, match=f"unknown precision {noun}"):
-        Variant(name, "").builder(variants.LANGUAGE_MODELS, device="cpu", precision=precision, seed=1)
+        Variant(name).builder(variants.LANGUAGE_MODELS, device="cpu", precision=precision, seed=1)
 
 
 def built_by(added: str, config: Config, weights: dict, monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -17,7 +17,7 @@ from typing_extensions import override
 from ptb_lm.bench import summary
 from ptb_lm.bench.results import Result, ResultGroup, speed_ratio
 from ptb_lm.bench.suites import SUITES
-from ptb_lm.bench.variants import declared_precision, original
+from ptb_lm.bench.variants import Variant, original
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.program import command_name
 from ptb_lm.model import fastest
@@ -429,7 +429,7 @@ def test_a_rule_that_rounds_names_runs_that_it_cost_no_perplexity(rule: Rule) ->
 def test_a_rule_names_what_it_takes(rule: Rule) -> None:
     """The variant that was measured is of its framework, model and precision, and could be chosen."""
     assert rule.variant.startswith(f"{rule.framework}/{rule.model}")
-    assert (declared_precision(rule.variant) or "fp32") == rule.precision
+    assert (Variant(rule.variant).precision or "fp32") == rule.precision
     assert rule.required_features <= set(FEATURES)
     for execution in rule.executions:
         Choice.create(

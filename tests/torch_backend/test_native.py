@@ -540,7 +540,7 @@ class TestWithoutKernels:
             "from ptb_lm.model.config import Config\n"
             "config = Config(hidden_size=2, batch_size=2, num_steps=2)\n"
             "for name in ('torch/cudnn', 'plain-torch/cudnn'):\n"
-            "    build = Variant(name, '').builder(LANGUAGE_MODELS, device='cpu', precision='fp32', seed=1)\n"
+            "    build = Variant(name).builder(LANGUAGE_MODELS, device='cpu', precision='fp32', seed=1)\n"
             "    facts = build(config, parameters.draw_initial(config, 5, seed=1)).environment()\n"
             "    print(facts.get('kernels'), '|', facts.get('no_kernels'))\n"
         )

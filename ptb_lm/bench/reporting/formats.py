@@ -10,7 +10,7 @@ import jinja2
 
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.results import ResultGroup, distinct, group_by_key
-from ptb_lm.bench.variants import TITLES, original, program
+from ptb_lm.bench.variants import TITLES, Variant, original
 from ptb_lm.model.frameworks import FRAMEWORKS, MODELS
 from ptb_lm.pages.document import NOTHING
 
@@ -112,7 +112,7 @@ def title(groups: Sequence[ResultGroup]) -> str:
     works = [row.work for result in results for row in result.blocks]
     devices = distinct(work.device.partition(":")[0] for work in works)
     precisions = in_order({work.precision for work in works}, _PRECISIONS)
-    pairs = [program(result.variant) for result in results]
+    pairs = [Variant(result.variant).program for result in results]
     frameworks = distinct(framework for framework, _ in pairs)
     own = [TITLES[name] for name in FRAMEWORKS if name in frameworks]
     programs = in_order({model for framework, model in pairs if framework in FRAMEWORKS}, MODELS)

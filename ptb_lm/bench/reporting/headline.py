@@ -13,7 +13,7 @@ from ptb_lm.bench.intervals import LogMean, joint_confidence
 from ptb_lm.bench.reporting import doubts, formats, result_table
 from ptb_lm.bench.results import ResultGroup, Summary, distinct, group_by_key, speed_ratio
 from ptb_lm.bench.rows import MEASURED
-from ptb_lm.bench.variants import TITLES, original, program
+from ptb_lm.bench.variants import TITLES, Variant, original
 from ptb_lm.common.markdown_tables import Column, Table
 from ptb_lm.model.frameworks import MODELS
 from ptb_lm.pages.bars import Bar, SpeedPlot
@@ -44,7 +44,7 @@ def speeds(groups: Sequence[ResultGroup]) -> dict[str, dict[CellType, LogMean | 
     found: dict[tuple[str, str, str], dict[int, LogMean | None]] = {}
     for index, group in enumerate(groups):
         for result in reversed(group.candidates):  # the fastest comes last, and stays
-            framework, model = program(result.variant)
+            framework, model = Variant(result.variant).program
             precision = f", {formats.precision(result.blocks[0].work.precision)}" if several else ""
             found.setdefault((model, framework, precision), {})[index] = result.mean_rate
     models = formats.in_order({model for model, _, _ in found}, MODELS)

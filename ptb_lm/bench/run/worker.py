@@ -80,7 +80,7 @@ class BuiltVariant:
     def __init__(self, options: Options, workload: str, variant: str) -> None:
         for added in options.added:
             variants.add(added)
-        named = variants.Variant(variant, "")
+        named = variants.Variant(variant)
         (declared,) = (each for each in SUITES[options.suite].workloads if each.name == workload)
         task, batch_size = declared.task, options.batch_size
         self.task = task if batch_size is None else task.with_batch_size(batch_size)

@@ -117,7 +117,7 @@ def test_a_loop_refuses_the_flags_that_it_lacks(
 @installed("jax")
 def test_jax_s_loop_passes_the_gate() -> None:
     """Keras's does in test_check.py."""
-    builder = Variant("plain-jax/scan", "").builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+    builder = Variant("plain-jax/scan").builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
     found = checked_twice(TASK, builder, precision="fp32")
     assert found.errors["rows"] == found.errors["distinct_rows"] == 20
 

@@ -31,9 +31,7 @@ ON_A_CPU = [name for name in PLAIN.precisions if name not in FRAMEWORKS["torch"]
 
 
 def builder(name: str, *, device: str = "cpu") -> Build:
-    return Variant(f"plain-torch/{name}", "").builder(
-        LANGUAGE_MODELS, device=device, precision="fp32", seed=1
-    )
+    return Variant(f"plain-torch/{name}").builder(LANGUAGE_MODELS, device=device, precision="fp32", seed=1)
 
 
 def built(name: str, config: Config = TASK.config) -> PlainLoop:
@@ -232,7 +230,7 @@ from ptb_lm.bench.variants import LANGUAGE_MODELS
 from ptb_lm.bench.variants import Variant
 from ptb_lm.model.presets import PRESETS
 config = PRESETS["test"]
-build = Variant("plain-torch/{}", "").builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+build = Variant("plain-torch/{}").builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
 loop = build(config, parameters.draw_initial(config, 50, seed=1))
 def use():
     torch.ones(2**23)

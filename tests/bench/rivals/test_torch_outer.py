@@ -19,7 +19,7 @@ TASK = LanguageTask(
 
 
 def builder(name: str) -> Build:
-    variant = Variant(f"outer-torch/{name}", "")
+    variant = Variant(f"outer-torch/{name}")
     return variant.builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
 
 

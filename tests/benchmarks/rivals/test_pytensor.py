@@ -71,7 +71,7 @@ from small_classifiers import make_config, random_batch, random_weights
 from ptb_lm.bench import variants
 from ptb_lm.bench.variants import Variant
 config = make_config(hidden_sizes=(7,))
-build = Variant("pytensor/scan", "").builder(variants.CLASSIFIERS, device="cpu", precision="fp32", seed=1)
+build = Variant("pytensor/scan").builder(variants.CLASSIFIERS, device="cpu", precision="fp32", seed=1)
 built = build(config, random_weights(config))
 losses = [built.train_step(random_batch(config, lengths=False, seed=10 + step)) for step in range(10)]
 pathlib.Path(sys.argv[1]).write_text(json.dumps([built.engine, list(map(float, losses))]))
