@@ -86,14 +86,15 @@ def build_model(run: Path, model: str | None = None) -> Backend:
 def perplexity(
     run: Path, data: Path, split: str = "test", model: str | None = None, window: int | None = None
 ) -> float:
+    """Return it, scored in windows as evaluation has them, or of another length."""
     config = RunDirectory(run).read_config().hyperparameters
+    rows = evaluation.row_count(split, config)
     return evaluation.evaluate_perplexity(
         build_model(run, model),
         corpus.load(data).splits[split],
-        config,
-        batch_size=evaluation.row_count(split, config),
+        config if window is None else config.replace(batch_size=rows, num_steps=window),
+        batch_size=rows,
         description=split,
-        window=window,
     )
 
 

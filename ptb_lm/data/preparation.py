@@ -238,13 +238,12 @@ def effective_settings(preparation: Preparation | None) -> dict[str, Any]:
 FIELDS = tuple(each.name for each in fields(Preparation))
 
 
-def from_flags(flag_values: Mapping[str, Any], data: str, *, is_file: bool) -> Preparation | None:
+def from_flags(flag_values: Mapping[str, Any], data: str) -> Preparation | None:
     """Return the preparation that the flags ask for; None if the text is already prepared.
 
     Args:
         flag_values: The flags that were given, by name.
         data: The value of --data.
-        is_file: True if it is a single file, which has no splits.
 
     Raises:
         UserError: A value is impossible, or the text is prepared already.
@@ -259,7 +258,7 @@ def from_flags(flag_values: Mapping[str, Any], data: str, *, is_file: bool) -> P
     held_out = [name for name in values if name.endswith("_fraction")]
     if held_out and (data.startswith(HUB) or Path(data).is_dir()):  # where nothing is, that will be told
         raise UserError(f"{flag_list(held_out)} is for a single file; {data} has its own splits")
-    return Preparation(**values) if values or is_file else None
+    return Preparation(**values) if values or Path(data).is_file() else None
 
 
 def is_path(data: str) -> bool:

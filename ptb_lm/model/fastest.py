@@ -12,7 +12,7 @@ from ptb_lm.common.program import command_name
 from ptb_lm.model import cells
 from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.frameworks import FRAMEWORKS, Framework
+from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.model.rules import BFLOAT16, FEATURES, MEASURED_CORES, RULES, SAFE_PRECISION, Machine, Rule
 
@@ -38,9 +38,7 @@ class Decision:
     reason: str = ""
 
 
-def choose_safe(
-    flag_values: Mapping[str, Any], *, cell: str, registry: Mapping[str, Framework] = FRAMEWORKS
-) -> Choice:
+def choose_safe(flag_values: Mapping[str, Any], *, cell: str) -> Choice:
     """Return the choices of the user, with a safe model and a safe precision where no flag names one.
 
     Nothing is imported, so nothing is known of the machine.
@@ -48,7 +46,6 @@ def choose_safe(
     Args:
         flag_values: The flags that were given, by name.
         cell: Cell that the model must compute, if the framework can.
-        registry: Frameworks to choose from.
 
     Raises:
         UserError: As for `Choice`.
@@ -59,7 +56,7 @@ def choose_safe(
         **{name: flag_values[name] for name in CHOICE_NAMES if name in flag_values},
     }
     name = values["framework"]
-    row = registry.get(name)
+    row = FRAMEWORKS.get(name)
     if row is not None and "model" not in values:
         wanted = [value for kind in ("execution", "unroll", "precision") if (value := values.get(kind))]
         models = [model for model in SAFE_MODELS if model in row.models] or [*row.models]
@@ -70,7 +67,7 @@ def choose_safe(
             and not any((model, value) in row.refusals for value in wanted)
         ]
         values["model"] = (possible or models)[0]  # the refusal of the first says what is possible
-    return Choice.create(registry, **values)
+    return Choice.create(**values)
 
 
 def choose(
@@ -83,7 +80,7 @@ def choose(
     Args:
         choice: Choices by `choose_safe`.
         config: Hyper-parameters.
-        fixed: Names in AUTO_CHOICES that the user has chosen.
+        fixed: Names of flags that the user has given, those in AUTO_CHOICES among them.
         ranks: Processes that compute the model together.
 
     Raises:

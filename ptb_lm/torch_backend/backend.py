@@ -92,7 +92,6 @@ class TorchBackend(Backend):
         self.network = Network(
             config,
             self.runtime,
-            model=choice.model,
             vocabulary_size=len(weights["embedding"]),
             window=(config.batch_size // ranks.size, config.num_steps),
         )

@@ -33,18 +33,17 @@ class Network:
     Args:
         config: Hyper-parameters.
         runtime: Device, precision and execution.
-        model: Implementation of the layers.
         vocabulary_size: V.
         window: Shape of training's usual windows, (B, T).
     """
 
     def __init__(
-        self, config: Config, runtime: Runtime, *, model: str, vocabulary_size: int, window: tuple[int, int]
+        self, config: Config, runtime: Runtime, *, vocabulary_size: int, window: tuple[int, int]
     ) -> None:
         self.config, self.device, self.window = config, runtime.device, window
         self.precision, self.dtype = runtime.precision, runtime.dtype
         self.stack = RecurrentStack.build(
-            model, config.embedding_width, config.hidden_sizes, cell=config.cell_declaration
+            runtime.model, config.embedding_width, config.hidden_sizes, cell=config.cell_declaration
         )
         self.stack.to(self.device, self.precision.compute)
         self.executed_stack = self.stack.with_execution(

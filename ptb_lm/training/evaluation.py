@@ -30,7 +30,6 @@ def evaluate_perplexity(
     *,
     batch_size: int,
     description: str,
-    window: int | None = None,
     check_stop: Callable[[], None] = lambda: None,
 ) -> float:
     """Return the perplexity of a backend's model on a split.
@@ -44,11 +43,10 @@ def evaluate_perplexity(
         config: The hyper-parameters.
         batch_size: Number of rows to cut the split into; words that do not fill a row are dropped.
         description: Label of the progress bar.
-        window: Time steps scored in one call; only speed depends on it. The default makes as many tokens a
-            call as a training step has, so that the same buffers serve.
         check_stop: Function that is called between windows; it may raise.
     """
-    window = window or max(1, config.batch_size * config.num_steps // batch_size)
+    # As many tokens as a training step has, so that the same buffers serve. Only speed depends on it.
+    window = max(1, config.batch_size * config.num_steps // batch_size)
     ranks, rows = backend.ranks, backend.ranks.share(batch_size)
     rows_BL = backend.to_device(corpus.rows(ids, batch_size)[rows])
     targets = rows_BL.shape[1] - 1

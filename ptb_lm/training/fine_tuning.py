@@ -183,7 +183,7 @@ class ParentRun:
                 f"{flag_list(limits)} selects new words, but --init-from keeps the words of its run; "
                 "add --extend-vocabulary to get new ones"
             )
-        preparation = from_flags(flag_values, data, is_file=Path(data).is_file())
+        preparation = from_flags(flag_values, data)
         run_preparation = self.run.preparation
         if run_preparation is not None and run_preparation.tokenize == "characters" and data in BUILT_IN:
             raise UserError(

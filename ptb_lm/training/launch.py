@@ -13,7 +13,7 @@ from ptb_lm.common.program import version
 from ptb_lm.common.signals import StopRequest, TrainingInterrupted
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.model import backend, parameters
-from ptb_lm.model.ranks import SINGLE_PROCESS, Facts, Ranks
+from ptb_lm.model.ranks import Facts, Ranks
 from ptb_lm.training import display, processes, run_data, run_folders
 from ptb_lm.training.fine_tuning import ParentRun, load_text
 from ptb_lm.training.run_config import RunConfig
@@ -56,9 +56,7 @@ class TrainRequest:
     reason: str = ""
 
 
-def train(
-    flag_values: dict[str, Any], command_line: str, *, command_start: float, ranks: Ranks = SINGLE_PROCESS
-) -> int:
+def train(flag_values: dict[str, Any], command_line: str, *, command_start: float, ranks: Ranks) -> int:
     """Train as the flags say; return the exit status.
 
     Args:

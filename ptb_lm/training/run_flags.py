@@ -7,7 +7,6 @@ nothing slow.
 import argparse
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ptb_lm.common import cli
@@ -20,7 +19,7 @@ from ptb_lm.model.choice import CHOICE_NAMES
 from ptb_lm.model.config import HYPERPARAMETERS, SHORTEST_WINDOW, Config
 from ptb_lm.model.hyperparameter import format_value
 from ptb_lm.model.presets import AWD_PRESETS, RECIPES
-from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
+from ptb_lm.model.ranks import Ranks
 from ptb_lm.training.run_config import PLACES, RESUMABLE, RESUMABLE_HYPERPARAMETERS, RunConfig
 
 # Flags that --resume allows to differ.
@@ -56,7 +55,7 @@ def new_config(flag_values: dict[str, Any]) -> RunConfig:
         data=data,
         choice=fastest.choose_safe(flag_values, cell=hyperparameters.cell),
         hyperparameters=hyperparameters,
-        preparation=from_flags(flag_values, data, is_file=Path(data).is_file()),
+        preparation=from_flags(flag_values, data),
         text_column=flag_values.get("text_column"),
     )
 
@@ -131,9 +130,7 @@ def check_effects(config: Config, flag_values: Mapping[str, Any]) -> None:
         )
 
 
-def with_fastest(
-    config: RunConfig, flag_values: Mapping[str, Any], ranks: Ranks = SINGLE_PROCESS
-) -> tuple[RunConfig, str]:
+def with_fastest(config: RunConfig, flag_values: Mapping[str, Any], ranks: Ranks) -> tuple[RunConfig, str]:
     """Return a new run's configuration with the fastest model and precision, and a sentence that says why.
 
     What a flag names stays; the sentence is empty if both are named. This imports the framework, once the
@@ -148,8 +145,7 @@ def with_fastest(
         UserError: The model does not compute the cell, or the framework is not installed.
     """
     config.choice.check_cell(config.hyperparameters.cell)  # before the framework is imported
-    fixed = [name for name in fastest.AUTO_CHOICES if name in flag_values]
-    decision = fastest.choose(config.choice, config.hyperparameters, fixed=fixed, ranks=ranks)
+    decision = fastest.choose(config.choice, config.hyperparameters, fixed=flag_values, ranks=ranks)
     return dataclasses.replace(config, choice=decision.choice), decision.reason
 
 

@@ -369,21 +369,29 @@ def test_fractions_that_leave_nothing_to_train_on_are_refused(
 )
 def test_impossible_values_are_refused(flag_values: dict[str, float], problem: str) -> None:
     with pytest.raises(UserError, match=problem):
-        from_flags(flag_values, "file.txt", is_file=True)
+        from_flags(flag_values, "file.txt")
+
+
+def test_a_file_is_prepared_and_none_is_meant_by_the_name_of_a_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, wanted in (("text", Preparation()), ("ptb", None), ("synthetic", None)):
+        write(tmp_path / name, "a a\n")
+        assert from_flags({}, name) == wanted
 
 
 def test_prepared_text_is_not_prepared_again(tmp_path: Path) -> None:
     for data in ("ptb", "synthetic"):
         with pytest.raises(UserError, match=rf"--lowercase .*--data {data}, .*prepared"):
-            from_flags({"lowercase": True}, data, is_file=False)
-        assert from_flags({}, data, is_file=False) is None
-        assert from_flags({}, data, is_file=True) is None, "a file of that name is not meant"
+            from_flags({"lowercase": True}, data)
+        assert from_flags({}, data) is None
     for folder in (str(tmp_path), "hf:user/name"):
         with pytest.raises(UserError, match=rf"--test-fraction .* {folder} has its own splits"):
-            from_flags({"test_fraction": 0.2}, folder, is_file=False)
+            from_flags({"test_fraction": 0.2}, folder)
     problem = rf"{tmp_path / 'gone'}: there is no such file"
     with pytest.raises(UserError, match=problem):
-        splits.find(tmp_path / "gone", from_flags({"test_fraction": 0.2}, "gone", is_file=False))
+        splits.find(tmp_path / "gone", from_flags({"test_fraction": 0.2}, "gone"))
     for split in splits.SPLITS:
         write(tmp_path / f"ptb.{split}.txt", "a a\n")
     with pytest.raises(UserError, match=r"ptb\.train\.txt is prepared text"):

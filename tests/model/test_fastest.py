@@ -58,10 +58,8 @@ def choose(
     """Choose for a machine with these features, with HOPPER or GPU one that has a GPU."""
     device = "cuda" if features & {HOPPER, GPU} else "cpu"
     _machines["this"] = Machine(device=device, name=f"a {device}", features=frozenset(features), cores=cores)
-    choice = fastest.choose_safe(flag_values, cell=config.cell, registry=REGISTRY)
-    return fastest.choose(
-        choice, config, fixed=flag_values.keys() & set(AUTO_CHOICES), ranks=ranks or Ranks(1)
-    )
+    choice = dataclasses.replace(fastest.choose_safe(flag_values, cell=config.cell), registry=REGISTRY)
+    return fastest.choose(choice, config, fixed=flag_values, ranks=ranks or Ranks(1))
 
 
 MEDIUM = PRESETS["medium"]
