@@ -12,7 +12,7 @@ from ptb_lm.common import cli, flags
 from ptb_lm.common.errors import UserError
 from ptb_lm.data.preparation import DEFAULT_FRACTION, DEFAULT_MIN_COUNT, TOKENIZERS
 from ptb_lm.model import fastest, frameworks
-from ptb_lm.model.cells import CELLS, LSTM
+from ptb_lm.model.cells import CELLS
 from ptb_lm.model.choice import MAX_SEED
 from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.frameworks import FRAMEWORKS
@@ -156,9 +156,8 @@ def _add_data(group: argparse._ArgumentGroup) -> None:
 
 def _add_model(group: argparse._ArgumentGroup) -> None:
     _add_choice(group, "--config", PRESETS, f"the preset: {_one_of(PRESETS, 'small')}")
-    _add_choice(group, "--cell", CELLS, f"the recurrent cell: {_one_of(CELLS, LSTM)}")
     for each in HYPERPARAMETERS:
-        if each.structural and each.name != "cell":
+        if each.structural:
             group.add_argument(each.flag, help=each.help, **each.argument)
 
 

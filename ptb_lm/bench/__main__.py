@@ -45,7 +45,7 @@ def _parser() -> cli.Parser:
         added = commands.add_parser(name, prog=f"{PROG} {name}", description=text, help=text)
         added.set_defaults(command=name)
         for flag, about in flags.items():
-            add = added.add_output if flag == "--out" and name == "check" else added.add_argument
+            add = added.add_output if "makes_folder" in about else added.add_argument  # to write a file
             add(flag, **about)
     return parser
 

@@ -37,7 +37,10 @@ class Config:
     """
 
     cell: str = hyperparameter(
-        LSTM, "the recurrent cell of every layer", choices=CELLS.keys(), structural=True
+        LSTM,
+        f"recurrent cell (default: {LSTM}): {', '.join(CELLS)}",
+        choices=CELLS.keys(),
+        structural=True,
     )
     num_layers: int = hyperparameter(2, "recurrent layers", minimum=1, maximum=1000, structural=True)
     hidden_size: int = hyperparameter(200, "units of every layer", minimum=1, structural=True)
