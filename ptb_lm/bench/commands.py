@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from ptb_lm.bench import gate, row_archive, rows, selection, variants
+from ptb_lm.bench import check_command, row_archive, rows, selection, variants
 from ptb_lm.bench.reporting import agreement, headline, report
 from ptb_lm.bench.run import runner
 from ptb_lm.bench.run.machine import Machine
@@ -166,7 +166,9 @@ def _compare(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     options, workloads, _ = _select(arguments, with_baseline=False)
     with contextlib.closing(Machine(options.device)) as machine:
-        return gate.run(options, workloads, machine, command=arguments.command_line, out=arguments.out)
+        return check_command.run(
+            options, workloads, machine, command=arguments.command_line, out=arguments.out
+        )
 
 
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from ptb_lm.bench import gate
+from ptb_lm.bench import check_command
 from ptb_lm.bench import rows as bench_rows
 from ptb_lm.bench.results import ResultGroup
 from ptb_lm.bench.rows import Row
@@ -194,7 +194,7 @@ def test_what_fails_beside_others_is_tried_again_alone(
 def test_what_a_check_s_process_wrote_is_told(fake: type[FakeProcess]) -> None:
     fake.needs_all_memory, fake.fails_alone = "torch/block", True
     variant = Variant("torch/block")
-    assert gate._verdict(Options(suite="quick"), SMALL, variant, MACHINE).log == WRITTEN
+    assert check_command._verdict(Options(suite="quick"), SMALL, variant, MACHINE).log == WRITTEN
 
 
 def test_nothing_is_built_while_another_program_is_checked(tmp_path: Path, fake: type[FakeProcess]) -> None:

@@ -310,7 +310,7 @@ def test_the_check_alone_says_how_near_variants_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of the same variant twice, once; and not of the baseline, which nothing is compared with."""
-    out = tmp_path / "gate" / "check.md"  # in a folder that is not there yet
+    out = tmp_path / "new" / "check.md"  # in a folder that is not there yet
     check = ["check", "quick", *SMALL, "--out", out]
     assert run_command(bench, *check, "--variants", "torch/cudnn*") == 0
     (line,) = capsys.readouterr().out.splitlines()

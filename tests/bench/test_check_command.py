@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ptb_lm.bench import gate
-from ptb_lm.bench.gate import Verdict, document
+from ptb_lm.bench import check_command
+from ptb_lm.bench.check_command import Verdict, document
 from ptb_lm.bench.run.machine import Machine
 from ptb_lm.bench.selection import Options
 from ptb_lm.common import host
@@ -55,8 +55,8 @@ def test_the_table_has_the_same_and_where_it_was_found() -> None:
 
 @pytest.mark.slow  # git tells the commit
 def test_the_folder_of_the_table_is_made_or_refused_before_the_work(tmp_path: Path) -> None:
-    out, unused = tmp_path / "gate" / "check.md", Machine.__new__(Machine)  # there is nothing to check on it
-    assert gate.run(Options(suite="quick"), [], unused, command="check", out=out) == 1
+    out, unused = tmp_path / "new" / "check.md", Machine.__new__(Machine)  # there is nothing to check on it
+    assert check_command.run(Options(suite="quick"), [], unused, command="check", out=out) == 1
     assert "suite quick" in out.read_text()
     with pytest.raises(FileExistsError):
-        gate.run(Options(suite="quick"), [], unused, command="check", out=out / "check.md")
+        check_command.run(Options(suite="quick"), [], unused, command="check", out=out / "check.md")
