@@ -226,6 +226,7 @@ class Backend(Model):
         finally:
             self.swap_averages()
 
+    @in_model_context
     def export_training_state(self, state: State) -> Arrays:
         """Return the state of the training of all ranks, without the parameters and their averages.
 

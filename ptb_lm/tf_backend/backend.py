@@ -104,7 +104,6 @@ class TensorFlowBackend(Backend):
             yield
 
     @cached_property
-    @convert_allocation_errors()
     def training(self) -> TrainingStep:
         """The training step and its state, made when it is first used."""
         copies = [self._new_network(name) for name in self.distribution.names[1:]]

@@ -102,7 +102,6 @@ class TorchBackend(Backend):
         return self.runtime.context()
 
     @cached_property
-    @convert_allocation_errors()
     def training(self) -> TrainingStep:
         """The training step and its state, made when it is first used."""
         return TrainingStep(self.network, execution=self.runtime.execution, ranks=self.ranks, seed=self.seed)
@@ -158,7 +157,7 @@ class TorchBackend(Backend):
         return self.network.stack.zero_state(batch_size)
 
     @override
-    @convert_allocation_errors()
+    @in_model_context
     def to_device(self, rows_BL: Ids) -> Tensor:
         """Copy rows of word ids to the device, laid out so that windows in time-major order are views."""
         return rows_to_device(rows_BL, self.device)
@@ -172,6 +171,7 @@ class TorchBackend(Backend):
         return self.training(ids_N, targets_N, state, learning_rate=learning_rate)
 
     @override
+    @in_model_context
     def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
         """Return the parts that dropout will keep in the next training window.
 
