@@ -31,6 +31,7 @@ Round = TypeVar("Round")  # what tells rounds apart
 Process: TypeAlias = Hashable  # what tells processes apart
 
 CONFIDENCE = 0.95
+WIDEST = 700.0  # of a ratio's logarithm: exp of much more is no float
 NORMAL_TENTH = -1.2816  # the 0.1 quantile of the normal distribution
 PROCESSES_FOR_A_UNIT = 3  # with two, one degree of freedom makes an interval of 12.7 standard errors
 
@@ -81,7 +82,8 @@ class LogMean:
         if self.error is None:
             return None
         half = t_quantile(self.freedom, confidence=confidence) * self.error
-        return math.exp(self.mean - half), math.exp(self.mean + half)
+        # Of two rounds it may be so wide that no float holds its ends.
+        return math.exp(max(self.mean - half, -WIDEST)), math.exp(min(self.mean + half, WIDEST))
 
     @property
     def differs(self) -> bool | None:

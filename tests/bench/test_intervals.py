@@ -52,6 +52,14 @@ def test_a_geometric_mean_has_the_interval_of_its_processes_by_hand() -> None:
     assert intervals.geometric_mean([[5.0]]).interval is None
 
 
+def test_an_interval_whose_ends_no_float_holds_is_cut() -> None:
+    """Of two rounds that differ by a fifth, compared with all other variants of a large suite."""
+    mean = LogMean(mean=0.0, error=0.2, freedom=1, unit="round", units=2)
+    found = mean.interval_of(intervals.joint_confidence(33))
+    assert found
+    assert 0 < found[0] < 1 < found[1] < math.inf
+
+
 def test_the_interval_is_that_of_a_paired_t_test_by_hand() -> None:
     # Log ratios ln 2 + (-0.1, 0, 0.1): mean ln 2, standard error 0.1 / sqrt(3), t of 2 degrees 4.30265.
     variant = {0: 1.0, 1: 2.0, 2: 5.0}
