@@ -34,9 +34,9 @@ class Module:
         """Its number, and its group's."""
         return self._process.pid
 
-    def wait(self) -> int | None:
+    def wait(self, timeout: float | None = None) -> int | None:
         """Wait for its end; return its status, or a signal below zero."""
-        self._process.join()
+        self._process.join(timeout)
         return self._process.exitcode
 
     def communicate(self) -> None:

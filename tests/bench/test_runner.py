@@ -86,7 +86,9 @@ def _variables() -> Iterator[None]:
 def _forked() -> Iterator[None]:
     """Workers are processes that need not import torch; those of the tests of Ctrl-C do, as users' do."""
     with pytest.MonkeyPatch.context() as patch:
-        started = SimpleNamespace(Popen=forked.Module, PIPE=subprocess.PIPE)
+        started = SimpleNamespace(
+            Popen=forked.Module, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired
+        )
         patch.setattr(bench_process, "subprocess", started)
         yield
 

@@ -219,6 +219,9 @@ def test_what_exports_other_tensors_is_wrong_by_name(
     with pytest.raises(check.WrongError) as error:
         built.check()
     assert str(error.value) == f"it exports other tensors: the tensor {told}"
+    monkeypatch.setattr(type(built.steps.model), "engine", 2)  # which no row could hold
+    with pytest.raises(ValueError, match="engine is 2"):
+        built.facts()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Any
 
 # Far above what a compilation takes: a process that is silent for so long hangs.
 TIMEOUT = 1800.0
+GRACE = 30.0  # for a process that has closed its replies to end
 WORKER = "ptb_lm.bench.run.worker"
 
 
@@ -86,6 +87,8 @@ class Process:
             WorkerError: The reply is a refusal, is missing, or cannot be read.
         """
         assert self._process.stdout is not None
+        if self._process.stdout.closed:
+            raise WorkerError("failed", "its process was ended to make room")
         timer = threading.Timer(self._timeout, self._give_up)
         timer.daemon = True  # a Ctrl-C right after its start must not wait for it
         timer.start()
@@ -124,7 +127,12 @@ class Process:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _death(self) -> str:
-        status = self._process.wait()
+        try:
+            status = self._process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            self._process.wait()
+            return "its process closed its replies, and did not end"
         if self._is_silent:
             return f"its process did not answer within {self._timeout:g} s"
         return f"its process {describe_end(status, self.stderr())}"

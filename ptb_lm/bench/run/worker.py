@@ -108,10 +108,16 @@ class BuiltVariant:
         environment = {**host.environment(), **self.steps.model.environment()}
         check_facts(environment, {})
         return {
-            "engine": self.steps.model.engine,
+            "engine": self._engine(),
             "environment": environment,
             "build_seconds": self.build_seconds,
         }
+
+    def _engine(self) -> str:
+        engine = self.steps.model.engine
+        if not isinstance(engine, str):  # of somebody's own program
+            raise ValueError(f"its engine is {engine!r:.40}, and no text")
+        return engine
 
     def check(self) -> dict[str, Any]:
         """Compare it with the reference, again if it was; return facts about the comparison.
@@ -138,9 +144,9 @@ class BuiltVariant:
         if earlier:
             return {}
         return {
-            "engine": self.steps.model.engine,
+            "engine": self._engine(),
             "parity": result.errors,
-            "check": {**result.what, "variant": self._variant, "engine": self.steps.model.engine},
+            "check": {**result.what, "variant": self._variant, "engine": self._engine()},
             "loss": result.loss,
             "check_seconds": time.perf_counter() - start,
             "first_step_seconds": result.first_step_seconds,
@@ -170,7 +176,7 @@ class BuiltVariant:
                     self.task, self.steps.model, precision=self.precision, seed=self._seed
                 )
                 self._begin_anew()
-                facts = {"engine": self.steps.model.engine, "check_seconds": time.perf_counter() - start}
+                facts = {"engine": self._engine(), "check_seconds": time.perf_counter() - start}
             else:
                 facts = self.check()
         except check.WrongError as error:
@@ -266,6 +272,7 @@ def separate_replies() -> Iterator[TextIO]:
     """Yield the process's stdout; anything else that prints to stdout goes to stderr from now on."""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as replies:
         os.dup2(2, 1)
+        os.register_at_fork(after_in_child=replies.close)  # a child that outlives us would keep the pipe open
         yield replies
 
 
