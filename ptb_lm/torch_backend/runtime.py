@@ -196,7 +196,7 @@ def prepare_compiler() -> None:
     Raises:
         UserError: It does not.
     """
-    if not torch._dynamo.is_dynamo_supported():
+    if not torch._dynamo.eval_frame.is_dynamo_supported():
         raise UserError(
             f"torch {torch.__version__} does not compile on Python {platform.python_version()}; choose "
             "another --execution"

@@ -377,7 +377,7 @@ def test_compiling_without_a_compiler_is_refused(
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(UserError, match="compiler"):
         build(tiny_config, model="basic", execution="compile")
-    monkeypatch.setattr(torch._dynamo, "is_dynamo_supported", lambda: False)
+    monkeypatch.setattr(torch._dynamo.eval_frame, "is_dynamo_supported", lambda: False)
     with pytest.raises(UserError, match=f"on Python {platform.python_version()}"):
         build(tiny_config, model="basic", execution="compile")
 
