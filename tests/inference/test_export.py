@@ -172,6 +172,7 @@ def test_torchscript(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
             module(words_BT, zero_LBH, zero_LBH)
 
 
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")  # of torch 2.11's load
 @pytest.mark.parametrize(
     ("run", "flags", "steps"),
     [("untied", [], 1), ("tied", [], 1), ("untied", ["--steps", "5"], 5)],

@@ -87,6 +87,8 @@ class CompiledBackend(TorchBackend):
     """A model whose training step is one graph of torch.compile."""
 
     def __init__(self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
+        if torch.__version__ < "2.13":  # earlier ones do not trace a tensor's requires_grad_
+            raise UserError("a whole training step in one graph of torch.compile needs torch 2.13")
         super().__init__(config, weights, choice)
         prepare_compiler()
         # Without these torch leaves the gradients and torch.nn.LSTM out of the graph.
@@ -108,7 +110,8 @@ def build(config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice) -
     """Build the model; see ptb_lm.model.backend.build.
 
     Raises:
-        UserError: There is no such device, or no compiler; or the configuration has dropout.
+        UserError: There is no such device, or no compiler; or torch is too old, or the configuration has
+            dropout.
     """
     if config.has_dropout:
         raise UserError("several layers in one graph are for configurations without dropout")

@@ -17,6 +17,8 @@ TASK = LanguageTask(
     vocabulary_size=60,
 )
 
+COMPILE = [pytest.mark.slow, pytest.mark.skipif(torch.__version__ < "2.13", reason="needs torch 2.13")]
+
 
 def builder(name: str) -> Build:
     variant = Variant(f"outer-torch/{name}")
@@ -32,8 +34,8 @@ def built(name: str, config: Config = TASK.config) -> Any:
     [
         ("basic/jit", ("forward", "train")),
         ("block/jit", ("forward", "train")),
-        pytest.param("basic/compile", ("train",), marks=pytest.mark.slow),
-        pytest.param("cudnn/compile", ("forward", "train"), marks=pytest.mark.slow),
+        pytest.param("basic/compile", ("train",), marks=COMPILE),
+        pytest.param("cudnn/compile", ("forward", "train"), marks=COMPILE),
     ],
 )
 def test_a_stack_in_one_graph_computes_what_the_reference_does(
