@@ -168,17 +168,21 @@ def _rows(path: Path, column: str | None, notes: ReadingNotes) -> Iterator[tuple
 
 def _refuse_json(pieces: Iterator[str], path: Path) -> Iterator[str]:
     """Yield a text unchanged, unless its lines are JSON objects."""
-    first = next(pieces, "")
-    pieces = itertools.chain([first], pieces)
-    if first.lstrip().startswith("{"):
-        head, pieces = itertools.tee(pieces)
-        written = (line for line in _lines(head) if line.strip())
+    begun: list[str] = []  # what is read ahead
+
+    def read_ahead() -> Iterator[str]:
+        for piece in pieces:
+            begun.append(piece)
+            yield piece
+
+    if next(read_ahead(), "").lstrip().startswith("{"):
+        written = (line for line in _lines(itertools.chain([*begun], read_ahead())) if line.strip())
         if all(tables.json_object(line) is not None for line in itertools.islice(written, _JSON_LINES)):
             raise UserError(
                 f"{display_name(path)} has a JSON object in each line: name it FILE.jsonl, and the column "
                 "that has the text is read (--text-column)"
             )
-    yield from pieces
+    yield from itertools.chain(begun, pieces)
 
 
 def _lines(pieces: Iterable[str]) -> Iterator[str]:

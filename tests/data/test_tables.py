@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -317,6 +318,19 @@ def test_text_that_only_looks_like_json_is_read(tmp_path: Path) -> None:
         assert list(text_file.lines(TextSlice(path))) == content.splitlines()
     with pytest.raises(UserError, match=r"plain text, .*--text-column"):
         list(text_file.lines(TextSlice(path, column="a")))
+
+
+def test_text_that_begins_as_json_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_file, "CHUNK_BYTES", 1 << 10)
+    path = tmp_path / "a.txt"
+    path.write_text("{ a }\n" * 200_000)
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in text_file.lines(TextSlice(path))) == 200_000
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 200 * text_file.CHUNK_BYTES
 
 
 def test_half_a_surrogate_pair_becomes_a_character(tmp_path: Path) -> None:
