@@ -210,9 +210,17 @@ def progress_bar(total: int | None, description: str = "", *, unit: str = "step"
         unit=unit,
         leave=False,
         disable=True if sys.stderr is None else None,
-        dynamic_ncols=True,
+        **({"dynamic_ncols": True} if _tells_width() else {"ncols": 80, "nrows": 24}),
         **given,
     )
+
+
+def _tells_width() -> bool:
+    """Return whether the terminal of stderr tells its width: that of `docker run -t` may say 0."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns > 1  # tqdm leaves one free
+    except (AttributeError, OSError, ValueError):
+        return False
 
 
 def command(

@@ -243,7 +243,7 @@ class Display:
 
 def fit_bar(facts: Sequence[str], columns: int) -> str:
     """Return tqdm's format of a bar with as many facts as fit so many columns; none of them is cut."""
-    while len(text := " ".join(facts)) > columns:
+    while len(text := " ".join(facts)) > max(columns, 0):
         facts = facts[:-1]
     if columns - len(text) > SHORTEST_BAR:
         return " ".join([*facts[:2], "{bar}", *facts[2:]])

@@ -89,7 +89,7 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self.file = os.fdopen(slave, "w")
         self._master = master
-        self._screen = pyte.Screen(columns, 24)
+        self._screen = pyte.Screen(columns or 80, 24)
         self._stream = pyte.ByteStream(self._screen)
         self.screens: list[list[str]] = []
         self._reader = threading.Thread(target=self._read)
@@ -142,6 +142,17 @@ def test_every_number_on_the_screen_is_whole(
     assert all(sum(line != "" for line in screen) <= 1 for screen in terminal.screens)
 
 
+@pytest.mark.parametrize("columns", [0, 1])
+def test_a_terminal_that_does_not_tell_its_width_has_80_columns(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal(columns)
+    with contextlib.closing(terminal), monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", terminal.file)
+        with cli.progress_bar(9, "a text") as bar:
+            assert (bar.format_dict["ncols"], bar.format_dict["nrows"]) == (80, 24)
+
+
 @pytest.mark.parametrize("write", [cli.print_line, streams.print_to_stderr])
 def test_lines_break_between_words_and_a_command_stays_in_one_piece(
     write: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
@@ -164,10 +175,10 @@ def test_lines_break_between_words_and_a_command_stays_in_one_piece(
 
 
 @pytest.mark.parametrize("facts", [USUAL, LONGEST], ids=["usual", "longest"])
-@pytest.mark.parametrize("columns", range(1, 120))
+@pytest.mark.parametrize("columns", range(-1, 120))
 def test_a_text_of_any_width_has_the_first_facts_whole(facts: list[str], columns: int) -> None:
     text = re.sub(" ?{bar}", "", display.fit_bar(facts, columns)).strip()
-    fitting = [some for n in range(len(facts) + 1) if len(some := " ".join(facts[:n])) <= columns]
+    fitting = [some for n in range(len(facts) + 1) if len(some := " ".join(facts[:n])) <= max(columns, 0)]
     assert text == fitting[-1]
 
 
