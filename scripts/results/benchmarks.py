@@ -18,6 +18,7 @@ from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.doubts import shorten_commit
 from ptb_lm.bench.results import Result, ResultGroup, Summary, distinct, speed_ratio
 from ptb_lm.bench.summary import summarise
+from ptb_lm.common import files
 from ptb_lm.common.markdown_tables import write_markdown
 from ptb_lm.pages.document import NOTHING
 from results import store
@@ -36,14 +37,19 @@ def relative_path(name: str) -> str:
     return f"results/{store.BENCH}/{name}{row_archive.SUFFIX}"
 
 
-@lru_cache
 def read(results: Path, name: str) -> Summary:
-    """Read a benchmark, once.
+    """Read a benchmark, once until it is measured again.
 
     Raises:
         UserError: It is missing or broken.
     """
-    return summarise(results.parent / relative_path(name))
+    path = results.parent / relative_path(name)
+    return _read(path, files.identity(path))
+
+
+@lru_cache
+def _read(path: Path, identity: object) -> Summary:
+    return summarise(path)
 
 
 def newest(results: Path, names: str | Sequence[str]) -> str:

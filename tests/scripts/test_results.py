@@ -389,6 +389,16 @@ def test_the_newest_of_several_benchmarks_is_quoted() -> None:
         benchmarks.read(results, benchmarks.newest(results, ["no such"]))
 
 
+def test_a_benchmark_that_is_measured_again_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / benchmarks.relative_path("mine")
+    file.parent.mkdir(parents=True)
+    read = []
+    for path in BENCHMARKS[:2]:
+        files.atomic_write(file, path.read_bytes())
+        read.append(benchmarks.read(tmp_path / "results", "mine").times)
+    assert read == [summarise(path).times for path in BENCHMARKS[:2]]
+
+
 @pytest.mark.slow
 def test_a_picture_is_drawn_again_if_what_it_shows_changes(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
