@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from typing_extensions import override
+
 from ptb_lm.common import files
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import tables
@@ -241,14 +243,52 @@ def _decode(path: Path) -> Iterator[str]:
         yield "\n"
 
 
+class _Streams(io.RawIOBase):
+    """What the compressed streams of a file hold, one after the other; zeros may lie between them.
+
+    Python's own reader takes damage at the head of a stream for the end of the file, except in the first.
+    """
+
+    def __init__(self, file: IO[bytes], start: Callable[[], Any]) -> None:
+        self._file = file
+        self._start, self._stream = start, start()
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def readinto(self, buffer: Any) -> int:
+        text = b""
+        while not text:
+            packed = b""
+            if self._stream.eof:
+                packed = self._stream.unused_data.lstrip(b"\0")
+                while not packed and (read := self._file.read(io.DEFAULT_BUFFER_SIZE)):
+                    packed = read.lstrip(b"\0")
+                if not packed:
+                    return 0
+                self._stream = self._start()
+            elif self._stream.needs_input and not (packed := self._file.read(io.DEFAULT_BUFFER_SIZE)):
+                raise EOFError("it ends within a compressed stream")
+            text = self._stream.decompress(packed, len(buffer))
+        buffer[: len(text)] = text
+        return len(text)
+
+    @override
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 def _open_zst(path: Path, _mode: str) -> Any:
     return tables.import_extra("pyarrow", path).input_stream(str(path), compression="zstd")
 
 
 _OPENERS: dict[str, Callable[[Path, str], Any]] = {
     ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
+    ".bz2": lambda path, mode: io.BufferedReader(_Streams(path.open(mode), bz2.BZ2Decompressor)),
+    ".xz": lambda path, mode: io.BufferedReader(_Streams(path.open(mode), lzma.LZMADecompressor)),
     ".zst": _open_zst,
 }
 

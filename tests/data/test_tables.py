@@ -285,6 +285,8 @@ def test_a_parquet_column_of_other_text_is_found(tmp_path: Path) -> None:
         ("a.txt.gz", gzip.compress(b"a b\n" * 99, mtime=0)[:-9], "is damaged"),
         ("a.txt.gz", b"a b\n", "format is not gz"),
         ("a.txt.bz2", b"a b\n", "format is not bz2"),
+        ("a.txt.bz2", b"", "is damaged"),
+        ("a.txt.bz2", bz2.compress(b"a b\n")[:-9], "ends within a compressed stream"),
         ("a.txt.xz", b"a b\n", "format is not xz"),
         ("a.txt.zst", b"a b\n", "format is not zst"),
         ("a.jsonl", b"", "is empty"),
@@ -303,6 +305,43 @@ def test_a_broken_or_misnamed_table_is_refused(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=problem):
         list(text_file.lines(TextSlice(tmp_path / name)))
+
+
+@pytest.mark.parametrize("chunk", [2, 1 << 20])
+@pytest.mark.parametrize("between", [0, 4, 20_000])
+@pytest.mark.parametrize("packing", [".gz", ".bz2", ".xz"])
+def test_compressed_streams_may_follow_each_other(
+    packing: str, between: int, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `cat` and programs for several threads make such a file; zeros pad it."""
+    monkeypatch.setattr(text_file, "CHUNK_BYTES", chunk)
+    path, streams = tmp_path / f"a.txt{packing}", [b"a b\nc", b"", b" d\n", b"e\n" * 50]
+    path.write_bytes(b"".join(PACKED[packing](each) + bytes(between) for each in streams))
+    assert list(text_file.lines(TextSlice(path))) == ["a b", "c d", *["e"] * 50]
+    path.write_bytes(PACKED[packing](b"") + bytes(between))
+    with pytest.raises(UserError, match="is empty"):
+        list(text_file.lines(TextSlice(path)))
+
+
+@pytest.mark.parametrize("packing", [each for each in PACKED if each])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda stream: bytes([stream[0] ^ 1]) + stream[1:],
+        lambda stream: stream[:1] + bytes([stream[1] ^ 0x80]) + stream[2:],
+        lambda stream: stream[:3],
+        lambda stream: stream[:-5],
+        lambda stream: stream + b"no stream",
+    ],
+    ids=["its first byte", "its second byte", "its head is cut", "its end is cut", "more"],
+)
+def test_damage_in_a_later_stream_is_not_the_end(
+    damage: Callable[[bytes], bytes], packing: str, tmp_path: Path
+) -> None:
+    path, stream = tmp_path / f"a.txt{packing}", PACKED[packing](b"a b\n" * 50)
+    path.write_bytes(stream + damage(stream))
+    with pytest.raises(UserError, match=f"{path} is damaged, or its format is not {packing[1:]}: "):
+        list(text_file.lines(TextSlice(path)))
 
 
 def test_json_objects_from_a_pipe_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
