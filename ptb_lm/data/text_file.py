@@ -281,8 +281,9 @@ class _Streams(io.RawIOBase):
         super().close()
 
 
-def _open_zst(path: Path, _mode: str) -> Any:
-    return tables.import_extra("pyarrow", path).input_stream(str(path), compression="zstd")
+def _open_zst(path: Path, mode: str) -> Any:
+    # pyarrow would open only a path that is UTF-8.
+    return tables.import_extra("pyarrow", path).input_stream(path.open(mode), compression="zstd")
 
 
 _OPENERS: dict[str, Callable[[Path, str], Any]] = {

@@ -344,6 +344,19 @@ def test_damage_in_a_later_stream_is_not_the_end(
         list(text_file.lines(TextSlice(path)))
 
 
+@pytest.mark.parametrize("packing", PACKED)
+def test_a_file_is_opened_by_any_name(packing: str, tmp_path: Path) -> None:
+    """Also one that is not UTF-8; one that is missing, or a folder's, has the sentence of any other."""
+    path = tmp_path / f"\udcff.txt{packing}"
+    path.write_bytes(PACKED[packing](b"a b\n"))
+    assert list(text_file.lines(TextSlice(path))) == ["a b"]
+    folder = tmp_path / f"d{packing}"
+    folder.mkdir()
+    for name, problem in ((folder, "is a folder, not a text file"), (folder / path.name, "does not exist")):
+        with pytest.raises(UserError, match=re.escape(f"{name} {problem}")):
+            list(text_file.lines(TextSlice(name)))
+
+
 def test_json_objects_from_a_pipe_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b'{"a": 1}\n')))
     with pytest.raises(UserError, match=r"standard input .*JSON object"):
