@@ -147,7 +147,7 @@ def _files(folder: Path) -> tuple[str, _Files]:
     for paths in found.values():
         for path in paths:
             text_file.check_file(path)
-        total = re.search(r"-of-(\d+)[-.]", paths[0].name)
+        total = re.search(r"-\d+-of-(\d+)(?:[-.]|$)", paths[0].name)
         if total and int(total[1]) != len(paths):
             raise UserError(
                 f"the folder {folder} has {len(paths)} of the {int(total[1])} files {paths[0].name} …"

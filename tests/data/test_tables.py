@@ -455,18 +455,27 @@ def test_an_empty_file_of_several_is_no_empty_text(tmp_path: Path) -> None:
         corpus.load(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["{}-{:05}-of-00011.jsonl", "{}-{}-of-11.jsonl", "{}/part-{}.jsonl"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "{}-{:05}-of-00011.jsonl",
+        "{}-{}-of-11.jsonl",
+        "{}-{}-of-11",
+        "{}/part-{}.jsonl",
+        "{}/{}-best-of-2019.jsonl",
+    ],
+)
 def test_the_shards_of_a_split_are_read_in_their_order(name: str, tmp_path: Path) -> None:
     for number, split in itertools.product(range(11), splits.SPLITS):
         path = tmp_path / name.format(split, number)
         path.parent.mkdir(exist_ok=True)
-        path.write_text(f'{{"text": "w{number}"}}\n')
+        path.write_text(f'{{"text": "w{number}"}}\n' if path.suffix else f"w{number}\n")
     for other in ("test.jsonl", "valid.jsonl"):  # of another kind, of which there is no train
         (tmp_path / other).write_text('{"text": "x"}\n')
     loaded = corpus.load(tmp_path)
     words = " ".join(loaded.vocabulary.words[i] for i in loaded.splits["test"])
     assert words == " ".join(f"w{number} <eos>" for number in range(11))
-    if "of" in name:
+    if "-of-" in name and "/" not in name:
         (tmp_path / name.format("valid", 3)).unlink()
         with pytest.raises(UserError, match="has 10 of the 11 files valid-"):
             corpus.load(tmp_path)
