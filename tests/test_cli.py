@@ -1,5 +1,6 @@
 """The behaviour of every command: errors become one sentence and an exit status."""
 
+import contextlib
 import importlib
 import io
 import math
@@ -251,6 +252,21 @@ def test_output_that_cannot_be_written_is_told_once_and_a_reader_that_went_away_
             ended = subprocess.run(printing(length), stdout=stream, stderr=subprocess.PIPE, env=buffered())
             assert ended.returncode == 1
             assert re.fullmatch(told, ended.stderr)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("unbuffered", [False, True])
+@pytest.mark.parametrize("name", ["score", "train"])
+def test_help_that_cannot_be_written_is_told(
+    name: str, unbuffered: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        Path("/dev/full").open("wb", 0 if unbuffered else -1) as file,
+        io.TextIOWrapper(file, write_through=unbuffered) as full,
+        contextlib.redirect_stdout(full),
+    ):
+        assert commands.main([name, "--help"]) == 1
+    assert re.fullmatch(f".*{name}: .*space.*\n", capsys.readouterr().err)
 
 
 @pytest.mark.slow

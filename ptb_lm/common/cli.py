@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from typing_extensions import override
+
 from ptb_lm.common import files, flags, signals, streams
 from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
 from ptb_lm.common.program import command_name as command_name
@@ -99,6 +101,11 @@ class Parser(argparse.ArgumentParser):
             wrong.append(str(error))
             rest = flags.drop_argument(str(error), given)
             return self._parse(rest, wrong) if rest != given else None
+
+    @override
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; argparse's own passes over what cannot be written."""
+        print(self.format_help(), end="", file=file)
 
     def error(self, message: str) -> NoReturn:
         """End the parsing, which argparse does at the first problem."""
@@ -300,8 +307,9 @@ def _flushed_stdout() -> Iterator[None]:
     """Flush stdout at the end, while its errors can still be reported; an error of the body has priority."""
     try:
         yield
-    except BaseException:
-        with contextlib.suppress(OSError, ValueError):
+    except BaseException as error:
+        is_help = isinstance(error, SystemExit) and not error.code  # or another flag that ends the command
+        with contextlib.nullcontext() if is_help else contextlib.suppress(OSError, ValueError):
             _flush()
         raise
     _flush()
