@@ -43,7 +43,12 @@ class Run:
 
     @property
     def best(self) -> dict[str, Any]:
-        """The row of the epoch whose weights are kept: the first with the lowest validation perplexity."""
+        """The epoch whose weights are kept, and its validation perplexity: the first that is lowest.
+
+        The result knows better than the rows: after a crash an epoch may have been trained again.
+        """
+        if self.result:
+            return {"epoch": self.result["best_epoch"], "valid_perplexity": self.result["valid_perplexity"]}
         return min(self.epochs, key=lambda row: float(row["valid_perplexity"]))
 
     @property

@@ -146,9 +146,10 @@ def test_results_fit_80_columns_and_come_first(
     """So do the differences, however many: the rows are runs or settings, of which there are more."""
     seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
     for run, part in ((seeds / "seed-1", 1.0), (seeds / "seed-2", 0.1), (unlike, 1.0)):  # a wide spread
-        set_values(run / "result.json", test_perplexity=part * perplexity)
+        reached = part * perplexity
+        set_values(run / "result.json", test_perplexity=reached, valid_perplexity=reached)
         rows = [
-            {**row, "words_per_second": part * speed, "valid_perplexity": part * perplexity}
+            {**row, "words_per_second": part * speed, "valid_perplexity": reached}
             for row in runs.metrics(run)
         ]
         (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -200,6 +201,16 @@ def test_the_last_epoch_is_told_where_it_is_not_the_best(folder: Path, tmp_path:
     assert cells(tables.last_epochs(read_groups([folder / "other", worse], command="compare"))) == [
         {"run": "worse", "last test": f"{test:.2f}", "last valid": "1,000,000.00"}
     ]
+
+
+def test_the_best_epoch_is_that_of_the_weights_that_were_tested(folder: Path, tmp_path: Path) -> None:
+    """The last one was trained again after a crash, and ended worse."""
+    run = shutil.copytree(folder / "other", tmp_path / "run")
+    set_values(run / "result.json", best_epoch=3, valid_perplexity=1.25)
+    (row,) = results(run)
+    assert (row["best valid"], row["epochs (best)"]) == ("1.25", "3 (3)")
+    (last,) = cells(tables.last_epochs(read_groups([run], command="compare")))
+    assert last["last valid"] == f"{runs.metrics(run)[-1]['valid_perplexity']:.2f}"
 
 
 def test_seeds_are_one_row_with_mean_and_deviation(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
