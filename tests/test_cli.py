@@ -91,6 +91,8 @@ def test_a_bug_of_ours_keeps_its_traceback() -> None:
         (["--lr-decay", "x"], "argument --lr-decay: invalid float value: 'x'"),
         (["--lr-decay"], "argument --lr-decay: expected one argument"),
         (["--lr-decay", "-5x"], "argument --lr-decay: invalid float value: '-5x'"),
+        (["--lr-decay", "1_0.5"], "argument --lr-decay: invalid float value: '1_0.5'"),
+        (["--epochs", "1_0"], "argument --epochs: invalid int value: '1_0'"),
         (["more"], "unrecognized arguments: more"),
         # Not short for --lr-decay: it would be taken for the learning rate.
         (["--lr", "1"], "unknown flag --lr"),
@@ -107,6 +109,7 @@ def test_a_bad_command_line_is_one_sentence(
 ) -> None:
     built = cli.Parser(prog="command", description="A command.")
     built.add_argument("--lr-decay", type=float)
+    built.add_argument_group().add_argument("--epochs", type=int)
     with pytest.raises(SystemExit) as end:
         built.parse_args(arguments)
     assert end.value.code == 2
@@ -217,8 +220,8 @@ def test_numbers_are_parsed() -> None:
 @pytest.mark.parametrize(
     ("flag", "value", "problem"),
     [
-        *(("--steps", value, "at least 1") for value in ("0", "-1", "1.5", "many", "")),
-        *(("--seconds", value, "above 0") for value in ("0", "-1", "nan", "inf", "long", "")),
+        *(("--steps", value, "at least 1") for value in ("0", "-1", "1.5", "1_0", "many", "")),
+        *(("--seconds", value, "above 0") for value in ("0", "-1", "nan", "inf", "1_0", "long", "")),
         *(("--words", value, "at most 2147483647") for value in (str(2**31), "9" * 20)),
     ],
 )

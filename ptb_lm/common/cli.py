@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from typing_extensions import override
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:  # it takes longer to import than --help should
     from tqdm import tqdm
 
 TRAIN = "python -m ptb_lm.train"  # the command as records have it, however it was typed
-
-Number = TypeVar("Number", int, float)
 
 EXIT_FAILED = 1  # the run failed: divergence, a full disk
 EXIT_INTERRUPTED = 130  # Ctrl-C: 128 and the number of SIGINT
@@ -53,6 +51,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=description, allow_abbrev=False, formatter_class=formatter)
         # Path("") would be the current folder.
         self.register("type", Path, lambda value: Path(nonempty(value)))
+        for kind in (int, float):
+            self.register("type", kind, functools.partial(flags.parse_number, kind))
         self._negative_number_matcher = flags.NEGATIVE_NUMBER  # argparse's own lacks -5e-05
 
     def add_output(self, flag: str, *, replaced: str = "", makes_folder: bool = False, **given: Any) -> None:
@@ -122,7 +122,7 @@ def whole_number(least: int, most: float = math.inf) -> Callable[[str], int]:
 
     def parse(value: str) -> int:
         try:
-            number = int(value)
+            number = flags.parse_number(int, value)
         except ValueError:
             number = least - 1
         if number < least:
@@ -151,10 +151,10 @@ def _in_folder(value: str) -> Path:
 def parse_finite(text: str) -> float | None:
     """Return a finite number as a person writes it; None if it is none."""
     try:
-        number = float(text)
+        number = flags.parse_number(float, text)
     except ValueError:
         return None
-    return number if math.isfinite(number) and "_" not in text else None  # which only Python reads
+    return number if math.isfinite(number) else None
 
 
 def positive_number(value: str) -> float:
@@ -165,7 +165,7 @@ def positive_number(value: str) -> float:
     return number
 
 
-def from_environment(variable: str, parse: Callable[[str], Number], default: object) -> Number:
+def from_environment(variable: str, parse: Callable[[str], flags.Number], default: object) -> flags.Number:
     """Return a number that a variable of the environment says, or the default if it is not set.
 
     Raises:

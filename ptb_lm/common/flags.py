@@ -5,9 +5,11 @@ import re
 import sys
 import textwrap
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from ptb_lm.common import streams
+
+Number = TypeVar("Number", int, float)
 
 HELP_COLUMN = 30  # the column of the help texts; a longer flag has its own line
 _HELP = {"-h", "--help"}
@@ -47,6 +49,15 @@ FOREIGN_FLAGS = {
 def flag_name(field: str) -> str:
     """Return the command-line flag that sets a field: `hidden_size` -> `--hidden-size`."""
     return "--" + field.replace("_", "-")
+
+
+def parse_number(kind: type[Number], text: str) -> Number:
+    """Return a number as a person writes it: `1_0`, which only Python reads, is none.
+
+    Raises:
+        ValueError: It is no number of this kind.
+    """
+    return kind(text.replace("_", "no digit"))
 
 
 def flag_list(fields: Iterable[str]) -> str:

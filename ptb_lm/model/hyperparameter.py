@@ -11,7 +11,7 @@ from typing import Any, get_args
 from typing_extensions import override
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.flags import flag_name
+from ptb_lm.common.flags import flag_name, parse_number
 
 # The greatest numbers that 32 bits hold.
 LARGEST: dict[type, float] = {int: 2**31 - 1, float: 3.4e38}
@@ -78,7 +78,7 @@ class Hyperparameter:
         """Return the value of the flag, or one of its values, as argparse calls it."""
         value: Any = text
         with contextlib.suppress(ValueError):
-            value = self.kind(text)
+            value = parse_number(self.kind, text)
         if problem := self._problem(value):
             raise argparse.ArgumentTypeError(problem)
         return value

@@ -78,6 +78,12 @@ def test_several_values_are_a_tuple() -> None:
     assert format_value((3, 7)) == "3 7"
 
 
+@pytest.mark.parametrize("which", [SHARE, SIDES])
+def test_a_flag_is_a_number_as_a_person_writes_it(which: Hyperparameter) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"number, not '0_4'"):
+        which.parse("0_4")
+
+
 def outside(each: Hyperparameter) -> list[Any]:
     """Values that a hyper-parameter's bounds exclude."""
     if each.kind in (bool, str):
