@@ -82,8 +82,12 @@ def test_a_gpu_that_is_hidden_is_none(hidden: str, smi: Path, monkeypatch: pytes
     assert nvidia.gpus() == []
 
 
-def test_a_driver_that_does_not_answer_is_none(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_names_no_gpu_or_does_not_answer_is_none(
+    smi: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     says(smi, "NVIDIA-SMI has failed", status=9)
+    assert nvidia.gpus() == []
+    says(smi, "No devices were found")
     assert nvidia.gpus() == []
     monkeypatch.setattr(nvidia, "DRIVER_TIMEOUT", 0.05)
     says(smi, OLD, instead="exec sleep 5")

@@ -77,7 +77,8 @@ def gpus() -> list[Gpu]:
         except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
             return []
         if done.returncode == 0:
-            return [_parse_gpu(line) for line in done.stdout.splitlines() if line.strip()]
+            # Where there is no GPU, it may say so.
+            return [_parse_gpu(line) for line in done.stdout.splitlines() if "," in line]
     return []
 
 
