@@ -22,6 +22,7 @@ import ptb_lm
 from ptb_lm import compare, evaluate, export, import_run, train
 from ptb_lm.common.errors import UserError
 from ptb_lm.inference.importing import read_tensors, recognition
+from ptb_lm.model.cells.mogrifier_lstm import MogrifierLSTM
 from ptb_lm.training import tensors
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -280,6 +281,20 @@ WRONG: dict[str, tuple[Callable[[State], Any], str, Sequence[str]]] = {
     "a number for a table": (
         lambda state: {"embedding": torch.tensor(3.0), "lstm.0.recurrent_kernel": torch.ones(6, 24)},
         r"embedding \(\)",
+        WORDS,
+    ),
+    "a vector for a Mogrifier's gates": (
+        lambda state: {
+            "embedding": state["encoder.weight"],
+            **{
+                f"mogrifier_lstm.0.{name}": torch.ones(shape)
+                for name, shape in MogrifierLSTM(rounds=1, rank=2).shapes(5, 6).items()
+            },
+            "mogrifier_lstm.0.x_gates_right": torch.ones(5),
+            "softmax.kernel": torch.ones(6, V),
+            "softmax.bias": torch.ones(V),
+        },
+        r"x_gates_right.* \(5,\), not \(1, 2, 5\)",
         WORDS,
     ),
     "a softmax more": (lambda state: {**state, "head.weight": torch.ones(11, 6)}, r"head.weight \(11", WORDS),

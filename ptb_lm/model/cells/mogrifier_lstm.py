@@ -64,10 +64,10 @@ class MogrifierLSTM(LSTM):
 
     @override
     def options_of(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-        factors = [shapes[name + RIGHT] for name in GATES if name + RIGHT in shapes]
+        ranks = [shapes[name][-1] for name in GATES if {name, name + RIGHT} <= shapes.keys()]
         return {
             "rounds": sum(shapes[name][0] for name in GATES if name in shapes),
-            "rank": factors[0][1] if factors else 0,
+            "rank": ranks[0] if ranks else 0,
         }
 
     @override
