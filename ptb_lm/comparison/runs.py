@@ -33,7 +33,7 @@ class Run:
         folder: The run directory.
         config: The content of config.json; its hyper-parameters are those of the result, if there is one.
         epochs: The rows of metrics.jsonl; at least one.
-        result: The content of result.json; empty until the run has ended, and while it goes on after that.
+        result: The content of result.json; empty if the run has not ended, or has done more epochs since.
     """
 
     folder: Path

@@ -22,9 +22,9 @@ from ptb_lm.pages.document import NOTHING, CaptionedTable, Document, Section
 from ptb_lm.training.evaluation import format_perplexity
 
 HOW_TO_READ = (
-    "The best epoch is chosen by validation alone. A run that is still to end, also one that goes on after "
-    "its end, has no test perplexity. A row of several seeds has their mean ± standard deviation: of "
-    "perplexities once all have done equally many epochs."
+    "The best epoch is chosen by validation alone. A run that is still to end, also one that has done "
+    "more epochs since its end, has no test perplexity. A row of several seeds has their mean ± standard "
+    "deviation: of perplexities once all have done equally many epochs."
 )
 WIDTH = 80  # of a terminal
 LAST_EPOCH = "The last epoch, where it is not the best"

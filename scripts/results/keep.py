@@ -62,15 +62,18 @@ def run(
 
 def _row(found: runs.Run) -> dict[str, Any]:
     config, choice, end = found.config, found.config.choice, found.result
+    hyperparameters = config.hyperparameters
+    if end:  # a run that goes on plans more epochs
+        hyperparameters = hyperparameters.replace(epochs=end["epochs"])
     environment: dict[str, Any] = end.get("environment", {})
     return {
         "preset": config.preset,
         "recipe": config.recipe,
-        "overrides": flags.overrides(config.hyperparameters, config.preset, config.recipe),
+        "overrides": flags.overrides(hyperparameters, config.preset, config.recipe),
         "other_flags": flags.others(config, environment),
         **{name: getattr(choice, name) for name in ("framework", "model", "precision", "seed")},
         "data": found.data,
-        "epochs": config.hyperparameters.epochs,
+        "epochs": hyperparameters.epochs,
         "epochs_done": len(found.epochs),
         "best_epoch": found.best["epoch"],
         "valid": found.best["valid_perplexity"],
@@ -86,7 +89,7 @@ def _row(found: runs.Run) -> dict[str, Any]:
         "engine": end.get("engine"),
         "sessions": 1 + len(end.get("earlier_environments", [])) if end else None,
         "command": end.get("command"),
-        "hyperparameters": json.dumps(dataclasses.asdict(config.hyperparameters)),
+        "hyperparameters": json.dumps(dataclasses.asdict(hyperparameters)),
     }
 
 

@@ -92,6 +92,14 @@ def test_a_finished_run_stays_until_another_has_ended(run: Path, tmp_path: Path)
     assert runs.files(results) == before
 
 
+def test_a_run_that_goes_on_is_kept_with_the_epochs_that_it_has_done(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "mine")
+    runs.change(copy / "config.json", lambda config: config["hyperparameters"].update(epochs=9))
+    assert keep.run(tmp_path, copy, "mine")
+    (row,) = store.rows(tmp_path, store.RUNS, "mine")
+    assert (row["epochs_done"], row["epochs"], "--epochs 2" in row["overrides"]) == (2, 2, True)
+
+
 def test_an_adapted_test_has_the_machine_that_computed_it(run: Path, tmp_path: Path) -> None:
     file, results = tmp_path / "out" / "result.json", tmp_path / "results"
     assert runs.run_command(evaluate, run, "--cache", "--tune", "--out", file.parent) == 0
