@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from ptb_lm.training.run_flags import new_config
 
 def overrides(config: Config, preset: str, recipe: str) -> str:
     """Return the flags that turn a recipe's preset into a configuration; "" where this preset is unknown."""
-    return shlex.join(_differences(config, RECIPES.get(recipe, {}).get(preset, config)))
+    beside = RECIPES.get(recipe, {}).get(preset, config)
+    return shlex.join(_differences(_flag_values(config), _flag_values(beside)))
 
 
 def has_one_recipe(preset: str) -> bool:
@@ -52,17 +53,23 @@ def _text(config: RunConfig) -> Iterator[str]:
         yield from ("--text-column", config.text_column)
     if config.preparation:
         tokenize = config.preparation.tokenize
-        yield from ("--tokenize", tokenize, *_differences(config.preparation, Preparation(tokenize=tokenize)))
+        values, usual = map(dataclasses.asdict, (config.preparation, Preparation(tokenize=tokenize)))
+        yield from ("--tokenize", tokenize, *_differences(values, usual))
     if config.init_from:
         yield from ("--init-from", Path(config.init_from.run).name)
         if config.init_from.new_words:
             yield "--extend-vocabulary"
 
 
-def _differences(config: Config | Preparation, beside: Config | Preparation) -> Iterator[str]:
-    for name in (each.name for each in dataclasses.fields(config)):
-        value = getattr(config, name)
-        if value != getattr(beside, name):
+def _flag_values(config: Config) -> dict[str, Any]:
+    """Return the values by name, with the one of the two for the units of layers that may be given."""
+    without = "hidden_size" if config.layer_sizes else "layer_sizes"
+    return {name: value for name, value in dataclasses.asdict(config).items() if name != without}
+
+
+def _differences(values: Mapping[str, Any], beside: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in values.items():
+        if value != beside.get(name):
             yield from command_words(name, f"{value:g}" if _is_short(value) else value)
 
 

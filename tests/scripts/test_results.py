@@ -18,6 +18,7 @@ from support import ROOT
 
 from benchmarks.studies import __main__ as studies
 from ptb_lm import __main__ as commands
+from ptb_lm import train
 from ptb_lm.bench import __main__ as bench
 from ptb_lm.bench import row_archive, rows
 from ptb_lm.bench.reporting import formats
@@ -199,6 +200,28 @@ def test_an_adapted_test_that_has_changed_is_refused(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("71.5", "71.4"))
     with pytest.raises(UserError, match="has changed"):
         keep.adaptation(tmp_path, file, "mine", "run")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "small --layer-sizes 300 200",
+        "small --layer-sizes 200 100",
+        "small --num-layers 3 --hidden-size 100",
+        "awd --hidden-size 400",
+        "awd --hidden-size 1150",
+        "awd --num-layers 2",
+        "awd --layer-sizes 300 400 300",
+        "awd --layer-sizes 300 400",
+        "awd --layer-sizes 400 400",
+        "awd --average-epochs 1",
+    ],
+)
+def test_overrides_make_the_same_configuration(given: str) -> None:
+    run = new_config(train.parse_flags(["--config", *shlex.split(given)]))
+    again = flags.overrides(run.hyperparameters, run.preset, run.recipe)
+    made = new_config(train.parse_flags(["--config", run.preset, *shlex.split(again)]))
+    assert made.hyperparameters == run.hyperparameters
 
 
 @pytest.mark.parametrize(
