@@ -37,7 +37,7 @@ def read(results: Path, name: str) -> pd.DataFrame:
     if not path.exists():
         return pd.DataFrame()
     try:
-        frame = pd.read_csv(path, keep_default_na=False, na_values=[""])
+        frame = pd.read_csv(path, keep_default_na=False, na_values=[""], dtype={"id": str})
     except (ValueError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is no table: {error}") from None
     whole = [

@@ -241,6 +241,13 @@ def test_the_execution_is_kept_where_it_is_not_the_usual_one(
     assert flags.others(run, environment) == expected
 
 
+def test_an_id_may_be_a_number(tmp_path: Path) -> None:
+    for name in ("7", "07", "7"):
+        store.put(tmp_path, "t.csv", [{"id": name, "epoch": 1}], sort=["id", "epoch"])
+    assert [*store.read(tmp_path, "t.csv")["id"]] == ["07", "7"]
+    assert store.rows(tmp_path, "t.csv", "7") == [{"id": "7", "epoch": 1}]
+
+
 def test_rows_of_two_processes_at_once_are_both_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second begins when the first has read the table and not written it yet."""
     read, put = store.read, partial(store.put, tmp_path, "t.csv")
