@@ -500,6 +500,47 @@ def test_a_layer_of_keras_without_weights_is_refused(ending: str, tmp_path: Path
             read_tensors(path)
 
 
+@pytest.mark.parametrize("ending", [".keras", ".h5"])
+def test_a_state_that_a_layer_of_keras_is_given_is_refused(ending: str, tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    layers = keras.layers
+    words_BT = layers.Input([None], dtype="int32")
+    x_BTE = layers.Embedding(V, 6, mask_zero=True)(words_BT)
+    h_BTH, *state = layers.LSTM(6, return_sequences=True, return_state=True)(x_BTE)
+    given = {"return_sequences": True, "name": "above"}
+    outputs = [
+        layers.LSTM(6, **given)(h_BTH, initial_state=state),
+        layers.LSTM(6, **given)(h_BTH, state),  # which is written otherwise
+        layers.GRU(6, **given)(h_BTH, initial_state=state[0]),
+        layers.RNN(layers.LSTMCell(6), **given)(h_BTH, initial_state=state),
+    ]
+    for number, output in enumerate(outputs):
+        path = tmp_path / f"{number}{ending}"
+        keras.Model(words_BT, layers.Dense(V)(output)).save(path)
+        with pytest.raises(UserError, match=r"^a run has no layer that is given the state .* as above is$"):
+            read_tensors(path)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "problem"),
+    [
+        ([[["x", 0, 0, {}]]], "holds 0"),
+        ([["x", 0, 0, {"y": 0}]], "holds 0"),  # of an operator
+        ([[["x", 0, 0, {}], ["h", 0, 0, {}], ["c", 0, 0, {}]]], "no layer that is given the state"),
+        ([[["x", 0, 0, {}]], [["y", 0, 0, {}]]], "no layer that is used twice"),
+    ],
+    ids=str,
+)
+def test_what_a_layer_of_keras_2_is_called_with_is_checked(
+    nodes: list[Any], problem: str, tmp_path: Path
+) -> None:
+    layer = {"class_name": "LSTM", "name": "lstm", "config": {"name": "lstm"}, "inbound_nodes": nodes}
+    with pytest.importorskip("h5py").File(tmp_path / "x.h5", "w") as file:
+        file.attrs["model_config"] = json.dumps({"class_name": "Functional", "config": {"layers": [layer]}})
+    with pytest.raises(UserError, match=problem):
+        read_tensors(tmp_path / "x.h5")
+
+
 @pytest.mark.parametrize(
     ("layer", "problem"),
     [

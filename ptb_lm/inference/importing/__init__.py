@@ -241,17 +241,34 @@ def _check_keras(values: dict[str, Any]) -> dict[str, Any]:
     Only `.keras` says that an object is a layer, and only of Keras' own. All others are recognized by what
     holds them: a user's own layers, operators such as +, and every layer in `.h5`.
     """
+    for layer in [*_parts_of_keras(values), *[values] * (values.get("module") == "keras.layers")]:
+        _check_keras_layer(str(layer.get("class_name")), layer.get("config", {}))
+        nodes, name = layer.get("inbound_nodes") or [], layer.get("name")
+        if len(nodes) > 1:
+            raise UserError(f"a run has no layer that is used twice, as {name} is")
+        if any(_count_inputs(node) > 1 for node in nodes):
+            raise UserError(f"a run has no layer that is given the state it begins with, as {name} is")
+    return values
+
+
+def _parts_of_keras(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the layers that an object of a model's configuration holds."""
     config = values.get("config")
     if isinstance(config, list):  # a Sequential of the first Keras
         config = {"layers": config}
     held = [config.get(part) for part in PARTS_OF_KERAS] if isinstance(config, dict) else []
     layers = [layer for part in held for layer in (part if isinstance(part, list) else [part])]
-    for layer in [*layers, *[values] * (values.get("module") == "keras.layers")]:
-        if isinstance(layer, dict):
-            if len(layer.get("inbound_nodes") or []) > 1:
-                raise UserError(f"a run has no layer that is used twice, as {layer.get('name')} is")
-            _check_keras_layer(str(layer.get("class_name")), layer.get("config", {}))
-    return values
+    return [layer for layer in layers if isinstance(layer, dict)]
+
+
+def _count_inputs(node: Any) -> int:
+    """Return how many tensors a layer is called with; a mask is none of them."""
+    if isinstance(node, dict):  # of Keras 3
+        arguments = [node.get("args"), {**node.get("kwargs", {}), "mask": None}]
+        return json.dumps(arguments).count('"keras_history":')
+    return (
+        1 if isinstance(node[0], str) else len(node)
+    )  # of Keras 2; an operator has a tensor in place of a list
 
 
 def _check_keras_layer(kind: str, config: dict[str, Any]) -> None:
