@@ -521,6 +521,47 @@ def test_a_state_that_a_layer_of_keras_is_given_is_refused(ending: str, tmp_path
             read_tensors(path)
 
 
+@pytest.mark.parametrize("ending", [".keras", ".h5"])
+def test_a_softmax_of_keras_is_the_last_layer(ending: str, tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    layers = keras.layers
+
+    def read(*tops: Any, functional: bool = True) -> int:
+        below = [layers.Embedding(V, 6), layers.LSTM(6, return_sequences=True)]
+        model = keras.Sequential([*below, *tops])
+        if functional:
+            words_BT = layers.Input([None], dtype="int32")
+            output = words_BT
+            for layer in (*below, *tops):
+                output = layer(output)
+            model = keras.Model(words_BT, output)
+        model(ROWS)
+        model.save(tmp_path / f"model{ending}")
+        return len(read_tensors(tmp_path / f"model{ending}"))
+
+    def softmax() -> Any:
+        return layers.Dense(V, activation="softmax")
+
+    for functional in (True, False):
+        for tops in (
+            [softmax()],
+            [layers.Dense(V), layers.Softmax()],
+            [layers.Dense(V), layers.Activation("softmax"), layers.Activation("linear")],
+            [layers.TimeDistributed(softmax()), layers.Dropout(0.5)],
+            [layers.Dropout(0.5), keras.Sequential([layers.Dense(V), layers.Softmax()])],
+        ):
+            assert read(*tops, functional=functional) == 6
+        for tops in (
+            [softmax(), layers.Softmax()],
+            [layers.TimeDistributed(softmax()), layers.Activation("softmax")],
+            [layers.Activation("softmax"), layers.Dropout(0.5), layers.Dense(V)],
+            [layers.Softmax(), layers.TimeDistributed(layers.Dense(V))],
+            [keras.Sequential([softmax(), layers.Softmax()])],
+        ):
+            with pytest.raises(UserError, match=r"^a run has no softmax before its last layer, as .+ is$"):
+                read(*tops, functional=functional)
+
+
 @pytest.mark.parametrize(
     ("nodes", "problem"),
     [

@@ -11,7 +11,7 @@ import pickle
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -221,7 +221,8 @@ def _read_hdf5(file: Path | BinaryIO, config: bytes = b"null") -> Arrays:
 
     names: list[str] = []
     with h5py.File(file, "r") as archive:
-        json.loads(archive.attrs.get("model_config", config), object_hook=_check_keras)
+        model = json.loads(archive.attrs.get("model_config", config), object_hook=_check_keras)
+        _check_keras_softmax(model or {})
         archive.visit(names.append)
         # In order; a layer's own number tells only when it was made. Nothing lists the layers of .weights.h5,
         # where they are numbered in order.
@@ -269,6 +270,27 @@ def _count_inputs(node: Any) -> int:
     return (
         1 if isinstance(node[0], str) else len(node)
     )  # of Keras 2; an operator has a tensor in place of a list
+
+
+def _check_keras_softmax(model: dict[str, Any]) -> None:
+    """Check that a softmax is the last layer of a model; dropout and linear functions may follow it."""
+    layers = [(str(layer.get("class_name")), layer.get("config", {})) for layer in _innermost(model)]
+    functions = [
+        (config.get("name"), "softmax" if kind == "Softmax" else config.get("activation"))
+        for kind, config in layers
+        if "Dropout" not in kind and (kind, config.get("activation")) != ("Activation", "linear")
+    ]
+    if wrong := [name for name, function in functions[:-1] if function == "softmax"]:
+        raise UserError(f"a run has no softmax before its last layer, as {wrong[0]} is")
+
+
+def _innermost(layer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the layers of a model that hold no others, in order."""
+    parts = _parts_of_keras(layer)
+    for part in parts:
+        yield from _innermost(part)
+    if not parts:
+        yield layer
 
 
 def _check_keras_layer(kind: str, config: dict[str, Any]) -> None:
