@@ -28,16 +28,16 @@ def curves(preset: str) -> str:
 
 
 def read(results: Path, name: str) -> pd.DataFrame:
-    """Read a table; an empty one if there is none. Whole numbers stay whole where a row lacks one.
+    """Read a table. Whole numbers stay whole where a row lacks one.
 
     Raises:
-        UserError: It is no CSV.
+        UserError: It is missing, or no CSV.
     """
     path = results / name
-    if not path.exists():
-        return pd.DataFrame()
     try:
         frame = pd.read_csv(path, keep_default_na=False, na_values=[""], dtype={"id": str})
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing") from None
     except (ValueError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is no table: {error}") from None
     whole = [
@@ -49,9 +49,11 @@ def read(results: Path, name: str) -> pd.DataFrame:
 
 
 def rows(results: Path, name: str, key: str) -> list[dict[Hashable, Any]]:
-    """Return the rows of a table that have an id."""
+    """Return the rows of a table that have an id; none if there is no table."""
+    if not (results / name).exists():
+        return []
     table = read(results, name)
-    return table[table["id"] == key].to_dict("records") if len(table) else []
+    return table[table["id"] == key].to_dict("records")
 
 
 def to_csv(frame: pd.DataFrame) -> str:
@@ -72,7 +74,7 @@ def put(results: Path, name: str, rows: Sequence[Mapping[str, Any]], *, sort: Se
     """
     new, path = pd.DataFrame(rows), results / name
     with files.lock(results, wait=True):  # of another process that puts rows there
-        table = read(results, name)
+        table = read(results, name) if path.exists() else pd.DataFrame()
         if not table.empty:
             (value,) = new["id"].unique()
             table = table[table["id"] != value].astype(object)

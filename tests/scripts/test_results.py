@@ -248,6 +248,12 @@ def test_an_id_may_be_a_number(tmp_path: Path) -> None:
     assert store.rows(tmp_path, "t.csv", "7") == [{"id": "7", "epoch": 1}]
 
 
+def test_a_missing_table_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"{store.RUNS} is missing"):
+        run_tables.read(tmp_path)
+    assert store.rows(tmp_path, store.RUNS, "mine") == []
+
+
 def test_rows_of_two_processes_at_once_are_both_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second begins when the first has read the table and not written it yet."""
     read, put = store.read, partial(store.put, tmp_path, "t.csv")
@@ -260,10 +266,11 @@ def test_rows_of_two_processes_at_once_are_both_kept(tmp_path: Path, monkeypatch
             second.join(0.2)
         return table
 
+    put([{"id": "before"}])
     monkeypatch.setattr(store, "read", read_and_wait)
     put([{"id": "first"}])
     second.join()
-    assert {*read(tmp_path, "t.csv")["id"]} == {"first", "second"}
+    assert {*read(tmp_path, "t.csv")["id"]} == {"before", "first", "second"}
 
 
 ROWS = """{"command": "python x", "processor": "AMD EPYC", "device": "NVIDIA H200", "commit": "71133183"}
