@@ -246,7 +246,7 @@ def run_names(groups: Sequence[RunGroup]) -> list[str]:
 def _name(path: Path, others: Sequence[Path]) -> str:
     ends = (path.parts[-length:] for length in range(1, len(path.parts)))
     apart = (end for end in ends if not any(other.parts[-len(end) :] == end for other in others))
-    return "/".join(next(apart, path.parts))
+    return str(Path(*next(apart, path.parts)))
 
 
 def differing_settings(groups: Sequence[RunGroup]) -> list[str]:

@@ -459,6 +459,9 @@ def test_runs_whose_folders_have_one_name_are_told_apart(folder: Path, tmp_path:
     rows = results(folder / "other", *same, folder / "seeds")
     names = [f"{folder.name}/other", "a/x/other", "b/x/other", "seeds"]
     assert [row["run"] for row in rows] == names
+    below = shutil.copytree(folder / "other", Path(f"{tmp_path}{folder}") / "other")
+    whole, longer = results(folder / "other", below)
+    assert (whole["run"], longer["run"]) == (f"{folder}/other", f"{tmp_path.name}{folder}/other")
 
 
 def line(picture: ET.Element, name: str) -> np.ndarray:
