@@ -125,6 +125,7 @@ class RunGroup:
         values = {
             **written,
             **written["hyperparameters"],
+            **config.changes,
             **(effective_settings(config.preparation) if config.preparation else {}),
             "data": self.runs[0].data,
         }
@@ -132,7 +133,7 @@ class RunGroup:
             values["init_from"] = config.init_from.run
             values["init_from_weights"] = f"SHA-256 {config.init_from.weights_sha256[:DIGITS]}…"
             values["new_words"] = config.init_from.new_words
-        for name in ("seed", "source", "hyperparameters", "preparation"):
+        for name in ("seed", "source", "hyperparameters", "preparation", "earlier"):
             values.pop(name, None)
         complete = [run for run in self.runs if run.result]
         if not complete:

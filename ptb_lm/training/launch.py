@@ -201,7 +201,10 @@ def run(
             directory.remove_leftovers()
             if _resume(trainer, request):
                 return 0
-            directory.write_config(run_config)
+            progress = trainer.progress
+            directory.write_config(
+                run_config.going_on(request.config_on_disk, epoch=progress.epoch, step=progress.step)
+            )
         if request.parent and "data" not in request.flag_values:
             cli.try_print_line(f"without --data, the text is that of {request.parent.directory.path}")
         if request.reason:

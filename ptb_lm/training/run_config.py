@@ -45,6 +45,31 @@ class InitFrom(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     new_words: Count
 
 
+class EarlierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Hyper-parameters that a run had until it was resumed with others.
+
+    Attributes:
+        epoch: Epochs that were finished then.
+        step: Steps of the next epoch that were done then.
+        settings: The values by name, of those that differ from what came next.
+    """
+
+    epoch: Count
+    step: Count
+    settings: dict[str, Any]
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Where they ended: the epochs and steps."""
+        return self.epoch, self.step
+
+
+def _read_earlier(values: Any) -> tuple[EarlierSettings, ...]:
+    if not isinstance(values, list | tuple):
+        raise ValueError("not a list")
+    return tuple(convert(each, EarlierSettings) for each in values)
+
+
 # Keys of config.json that a run lacks where the attribute is None, and how each is read.
 OPTIONAL_KEYS: dict[str, Callable[[Any], Any]] = {
     "preparation": Preparation.from_json,
@@ -52,6 +77,7 @@ OPTIONAL_KEYS: dict[str, Callable[[Any], Any]] = {
     "init_from": partial(convert, struct=InitFrom),
     "imported": partial(convert, struct=Source),
     "text_column": str,
+    "earlier": _read_earlier,
 }
 
 # A resumed run may change these. Any other change would make it a different run.
@@ -75,6 +101,7 @@ class RunConfig:
         init_from: Run whose weights it began with; None: it began with random ones.
         imported: File that its weights are from; None: it was trained.
         text_column: Column that has the text, if that is a table; None: the usual or the only one.
+        earlier: Hyper-parameters that trained a part of it, the first ones first; None: no others did.
     """
 
     preset: str
@@ -87,6 +114,7 @@ class RunConfig:
     init_from: InitFrom | None = None
     imported: Source | None = None
     text_column: str | None = None
+    earlier: tuple[EarlierSettings, ...] | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -133,7 +161,42 @@ class RunConfig:
             return self
         trained = Config.from_json(result["hyperparameters"])
         changes = {name: getattr(trained, name) for name in RESUMABLE_HYPERPARAMETERS if name != "epochs"}
-        return replace(self, hyperparameters=self.hyperparameters.replace(**changes))
+        earlier = tuple(each for each in self.earlier or () if each.end < (result["epochs"], 0))
+        return replace(self, hyperparameters=self.hyperparameters.replace(**changes), earlier=earlier or None)
+
+    def going_on(self, before: "RunConfig", *, epoch: int, step: int) -> "RunConfig":
+        """Return the configuration of a resumed run, which remembers what trained it until now.
+
+        Settings that trained no step are forgotten. The number of epochs is a setting only where it decides
+        the learning rate of each.
+
+        Args:
+            before: The content of config.json.
+            epoch: Number of epochs that are finished.
+            step: Number of steps of the next epoch that are done.
+        """
+        until, now, earlier = before.hyperparameters, self.hyperparameters, [*(before.earlier or ())]
+        while earlier and earlier[-1].end >= (epoch, step):
+            until = until.replace(**earlier.pop().settings)
+        settings = {
+            name: value
+            for name in RESUMABLE_HYPERPARAMETERS
+            if (value := getattr(until, name)) != getattr(now, name)
+            and not (name == "epochs" and now.schedule == "exponential")
+        }
+        if settings and (epoch, step) > (0, 0):
+            earlier.append(EarlierSettings(epoch=epoch, step=step, settings=settings))
+        return replace(self, earlier=tuple(earlier) or None)
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """What was changed when the run was resumed, by name: each value, and until when it was one."""
+        newest, found = asdict(self.hyperparameters), dict[str, str]()
+        for each in reversed(self.earlier or ()):
+            end = f"step {each.step} of epoch {each.epoch + 1}" if each.step else f"epoch {each.epoch}"
+            for name, value in each.settings.items():
+                found[name] = f"{value} until {end}, then {found.get(name, newest[name])}"
+        return found
 
     def differences(self, other: "RunConfig", *, ignore: Collection[str]) -> list[str]:
         """Return the differences from another configuration, with both values; some names do not count."""

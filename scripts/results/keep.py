@@ -38,12 +38,16 @@ def run(
         is kept.
 
     Raises:
-        UserError: A file of the run is broken, or another run has its name.
+        UserError: A file of the run is broken, or another run has its name; or its settings were changed when
+            it was resumed.
     """
     directory = RunDirectory(folder)
     if not directory.metrics_path.is_file() or not directory.metrics_path.stat().st_size:
         return False
     found, before = runs.read_run(folder), store.rows(results, store.RUNS, name)
+    if changes := found.config.changes:
+        told = "; ".join(f"{setting} {values}" for setting, values in changes.items())
+        raise UserError(f"no flags train {folder} again: it was resumed with other settings ({told})")
     row = {"id": name, "result": result, **_row(found), "record": record}
     if before and not found.result and before[0]["test"] > 0:
         return False

@@ -1,0 +1,70 @@
+"""A run that was resumed with other settings remembers them, and is no run of its newest ones."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import runs
+
+from ptb_lm import compare, train
+from ptb_lm.model.choice import Choice
+from ptb_lm.model.presets import SMALL
+from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_directory import RunDirectory
+
+RUN = RunConfig(
+    preset="small", recipe="tutorial", data="synthetic", choice=Choice.create(), hyperparameters=SMALL
+)
+
+
+def go_on(before: RunConfig, epoch: int, step: int = 0, **changes: Any) -> RunConfig:
+    now = dataclasses.replace(before, hyperparameters=before.hyperparameters.replace(**changes))
+    after = now.going_on(before, epoch=epoch, step=step)
+    assert RunConfig.from_json(after.to_json(), Path("config.json")) == after
+    return after
+
+
+def test_each_value_is_told_with_its_end() -> None:
+    run = go_on(go_on(RUN, 2, learning_rate=0.5), 4, step=7, learning_rate=0.1, keep_prob=0.9)
+    assert run.changes == {
+        "learning_rate": "1.0 until epoch 2, then 0.5 until step 7 of epoch 5, then 0.1",
+        "keep_prob": "1.0 until step 7 of epoch 5, then 0.9",
+    }
+    assert go_on(run, 6).changes == run.changes
+
+
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_settings_that_trained_nothing_are_forgotten(epoch: int) -> None:
+    wrong = go_on(RUN, epoch, learning_rate=9.0)
+    assert go_on(wrong, epoch, learning_rate=SMALL.learning_rate).changes == {}
+    right = go_on(wrong, epoch, learning_rate=0.5)
+    assert right.changes == ({"learning_rate": "1.0 until epoch 2, then 0.5"} if epoch else {})
+    # A state of before, as after a crash.
+    assert go_on(go_on(right, 3, learning_rate=0.1), epoch, learning_rate=0.5).changes == right.changes
+
+
+@pytest.mark.parametrize(("schedule", "told"), [("exponential", []), ("one-cycle", ["epochs"])])
+def test_more_epochs_are_a_change_where_they_change_the_learning_rate(schedule: str, told: list[str]) -> None:
+    run = dataclasses.replace(RUN, hyperparameters=SMALL.replace(schedule=schedule, decay_after=0))
+    assert go_on(run, SMALL.epochs, epochs=20).changes.keys() == set(told)
+
+
+@pytest.mark.slow
+def test_such_a_run_has_no_part_in_a_mean(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "both"
+    first = runs.train_run(data, folder / "seed-1", "--learning-rate", "0.2", "--epochs", "1")
+    runs.run_command(train, "--resume", first, "--learning-rate", "0.5", "--epochs", "2")
+    told = "0.2 until epoch 1, then 0.5"
+    flags = runs.arguments(data, folder, "--learning-rate", "0.5", "--epochs", "2", "--seeds", "1", "2")
+    assert f"learning_rate {told} there" in runs.refusal(capsys, train, *flags)
+    second = runs.train_run(data, folder / "seed-2", *flags[4:-3], "--seed", "2")
+    assert runs.run_command(compare, first, second) == 0
+    assert f"| {told} |" in capsys.readouterr().out
+    # It goes on with others, which have not trained an epoch.
+    before = RunDirectory(first).read_config()
+    RunDirectory(first).write_config(go_on(before, 2, learning_rate=9.0, epochs=3))
+    assert runs.run_command(compare, first, second) == 0
+    assert f"| {told} |" in capsys.readouterr().out
