@@ -562,26 +562,6 @@ def test_a_softmax_of_keras_is_the_last_layer(ending: str, tmp_path: Path) -> No
                 read(*tops, functional=functional)
 
 
-@pytest.mark.parametrize("ending", [".keras", ".h5"])
-def test_an_end_of_a_line_that_keras_skips_is_refused(
-    ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    keras = pytest.importorskip("keras")
-    path = tmp_path / f"model{ending}"
-    for mask_zero in (False, True):
-        embedding = keras.layers.Embedding(V, 6, mask_zero=mask_zero)
-        model = keras.Sequential([embedding, keras.layers.LSTM(6, return_sequences=True)])
-        model.add(keras.layers.Dense(V))
-        model(ROWS)
-        model.save(path)
-        assert runs.run_command(import_run, *given(path), "--overwrite") == 0
-        arguments = [*given(path, ["</s>", *WORDS[:-1]]), "--overwrite"]
-        if mask_zero:
-            assert re.search("word 0 .*mask_zero.*<eos>", runs.refusal(capsys, import_run, *arguments))
-        else:
-            assert runs.run_command(import_run, *arguments) == 0
-
-
 @pytest.mark.parametrize(
     ("nodes", "problem"),
     [

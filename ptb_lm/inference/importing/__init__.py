@@ -105,16 +105,13 @@ def import_run(
         else _read_vocabulary(Path(vocabulary or origin.vocabulary_path))
     )
     sizes, weights, sentence = recognition.recognize(read_tensors(file), len(run_vocabulary))
-    content = file.read_bytes()
-    if run_vocabulary.words[0] == EOS and b'"mask_zero": true' in content:  # which Keras does not compress
-        raise UserError(f"{file} skips word 0 (mask_zero), which is {EOS}: every text has it")
     run = dataclasses.replace(
         run,
         choice=run.choice
         if sizes["cell"] in cells.names_for(run.choice.framework, run.choice.model)
         else Choice.create(model="basic"),
         hyperparameters=run.hyperparameters.replace(**sizes),
-        imported=Source(path=str(absolute(file)), sha256=hashlib.sha256(content).hexdigest()),
+        imported=Source(path=str(absolute(file)), sha256=hashlib.sha256(file.read_bytes()).hexdigest()),
     )
     path = Path(run_dir) if run_dir else run_folders.create_folder(run_folders.default_path(run))
     run_folders.refuse_existing(path, overwrite=overwrite, init_from=file)
