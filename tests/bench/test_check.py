@@ -398,6 +398,17 @@ def test_masks_that_nobody_tells_are_met_by_a_second_model() -> None:
     assert "mean of 4" in found.what["dropout"]
 
 
+class Sharing(mutants.Wrapped):
+    """It exports its own memory, as .detach().numpy() of a parameter does."""
+
+    def export_weights(self) -> dict[str, np.ndarray]:
+        return {name: view.value.numpy() for name, view in self.model.network.canonical_views().items()}
+
+
+def test_weights_may_be_the_program_s_own_memory() -> None:
+    checked(LANGUAGE, mutants.wrapped(Sharing))
+
+
 @pytest.mark.parametrize("task", [LANGUAGE, EVERYTHING])
 def test_masks_that_are_drawn_are_never_refused(task: LanguageTask) -> None:
     """Of 200 pairs of windows none: chance is believed."""

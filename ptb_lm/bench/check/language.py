@@ -213,7 +213,7 @@ def _train_windows(model: Backend, windows: Sequence[Any], question: LanguageQue
     A step that moved nothing ends it: its gradient overflowed float16, and the next loss is scaled by less.
     """
     batch_size, steps = windows[0][0].shape
-    state, before = model.zero_state(batch_size), model.export_weights()
+    state, before = model.zero_state(batch_size), update.copy_weights(model)
     for index, ((x_BT, y_BT), rate) in enumerate(zip(windows, question.rates, strict=True)):
         masks = model.next_masks(batch_size, steps) if question.task.config.has_dropout else None
         start = time.perf_counter()
@@ -222,7 +222,7 @@ def _train_windows(model: Backend, windows: Sequence[Any], question: LanguageQue
         if getattr(measured, "new_loss_scale", 0.0):  # users' own have none
             return
         seconds = time.perf_counter() - start
-        after = model.export_weights()
+        after = update.copy_weights(model)
         decayed = 1 - rate * question.task.weight_decay
         updates = {
             name: expected.count_sketch(decayed * before[name].astype(np.float64) - after[name])

@@ -15,11 +15,16 @@ from ptb_lm.bench.check import problem
 from ptb_lm.bench.check.bounds import Errors, WrongError
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data.text import Ids
-from ptb_lm.model.backend import Backend
+from ptb_lm.model.backend import Arrays, Backend
 
 # The length that is looked for, as a part of the bound: not so short that rounding shows.
 LEAST, WANTED, MOST = 0.1, 0.4, 0.8
 TRIES = 12  # in float16 each may halve the loss scale
+
+
+def copy_weights(model: Backend) -> Arrays:
+    """Return the parameters as they are now: somebody's own program may export the memory that it trains."""
+    return {name: np.array(value) for name, value in model.export_weights().items()}
 
 
 def check_short_gradient(task: LanguageTask, model: Backend, errors: Errors, *, seed: int) -> bool:
@@ -81,10 +86,10 @@ def check_update(
     """
     clip = task.config.max_grad_norm
     rate = problem.UPDATES[-1] / clip  # so large that the weights' own rounding does not count
-    before = model.export_weights()
+    before = copy_weights(model)
     _, loss = model.train_step(x_BT, y_BT, model.zero_state(task.batch_size), learning_rate=rate)
     (measured,) = model.read([loss])
-    after = model.export_weights()
+    after = copy_weights(model)
     decayed = 1 - rate * task.weight_decay
     moved = {
         name: float(np.linalg.norm(decayed * before[name].astype(np.float64) - after[name]))
