@@ -26,6 +26,9 @@ HOW_TO_READ = (
     "more epochs since its end, has no test perplexity. A row of several seeds has their mean ± standard "
     "deviation: of perplexities once all have done equally many epochs."
 )
+OTHER_TEXTS = (
+    "These runs have different texts, or prepared them differently: their perplexities cannot be compared."
+)
 WIDTH = 80  # of a terminal
 LAST_EPOCH = "The last epoch, where it is not the best"
 DIFFERENCES = "What differs"
@@ -125,8 +128,13 @@ def to_text(groups: Sequence[RunGroup]) -> str:
         f"{title and f'{title}:'}\n\n{_align(to_markdown(table))}" for title, table in parts if table.rows
     ]
     same = ", ".join(" ".join(map(str, row)) for row in common_settings(groups).rows)
-    remarks = (HOW_TO_READ, f"{SHARED_CAPTION if len(groups) > 1 else 'Settings'}: {same}.")
+    remarks = (*_remarks(groups), f"{SHARED_CAPTION if len(groups) > 1 else 'Settings'}: {same}.")
     return "\n".join([*texts, *(f"{textwrap.fill(remark, WIDTH)}\n" for remark in remarks)]).lstrip()
+
+
+def _remarks(groups: Sequence[RunGroup]) -> list[str]:
+    """Return what a reader of the results must know."""
+    return [*[OTHER_TEXTS] * ("data" in differing_settings(groups)), HOW_TO_READ]
 
 
 def _align(table: str) -> str:
@@ -151,7 +159,7 @@ def to_csv(groups: Sequence[RunGroup]) -> str:
     """Write a table for a program: all digits, and standard deviations in separate columns."""
     figures, settings = (
         (*_BEST, *_LAST, _SPEED),
-        [*dict.fromkeys([*differing_settings(groups), "parameters"])],
+        [*dict.fromkeys([*differing_settings(groups), "epochs", "parameters"])],
     )
     keys = [key for figure in figures for key in (figure.key, f"{figure.key}_sd")]
     titles = ["planned_epochs" if name == "epochs" else name for name in settings]  # "epochs" are those done
@@ -179,7 +187,7 @@ def to_html(groups: Sequence[RunGroup]) -> str:
         UserError: matplotlib is not installed.
     """
     count, several = sum(len(group.runs) for group in groups), len(groups) > 1
-    shown = [CaptionedTable(table=results(groups), remarks=[HOW_TO_READ])]
+    shown = [CaptionedTable(table=results(groups), remarks=_remarks(groups))]
     if (last := last_epochs(groups)).rows:
         shown.append(CaptionedTable(caption=LAST_EPOCH, table=last))
     sections = [Section(title="Results", tables=shown, plots=[curves(groups)])]

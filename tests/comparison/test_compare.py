@@ -230,7 +230,9 @@ def test_another_run_of_a_seed_is_another_row(folder: Path, tmp_path: Path) -> N
     assert "±" not in rows[1]["best test"]
 
 
-def test_runs_on_other_text_are_another_row(folder: Path, tmp_path: Path) -> None:
+def test_runs_on_other_text_are_another_row(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Two texts in folders of one name; a copy of the first text is the first text."""
     copy, other = (runs.write_corpus(tmp_path / name / "data") for name in ("copy", "other"))
     with (other / "train.txt").open("a") as file:
@@ -242,6 +244,10 @@ def test_runs_on_other_text_are_another_row(folder: Path, tmp_path: Path) -> Non
     assert [*differences(*found)["data"].values()] == [
         f"data (SHA-256 {corpus.load(each).sha256[:12]}…)" for each in (folder / "data", other)
     ]
+    told = "perplexities cannot be compared"
+    for form in ("markdown", "page"):
+        assert told in " ".join(compared(capsys, *found, "--format", form).split())
+        assert told not in " ".join(compared(capsys, folder / "seeds", third, "--format", form).split())
 
 
 def test_a_text_is_the_same_by_another_name(folder: Path, tmp_path: Path) -> None:
@@ -552,6 +558,13 @@ def test_impossible_requests_are_refused(
 ) -> None:
     sentence = runs.refusal(capsys, compare, *(each.format(folder=folder) for each in given))
     assert all(word.format(folder=folder) in sentence for word in words), sentence
+
+
+def test_a_file_beside_runs_is_no_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The shell's checkpoints/* names a page, too."""
+    page = folder / "data" / "train.txt"
+    assert compared(capsys, page, folder / "other") == compared(capsys, folder / "other")
+    assert str(page) in runs.refusal(capsys, compare, page)
 
 
 def test_a_run_without_an_epoch_is_refused(
