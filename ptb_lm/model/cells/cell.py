@@ -5,6 +5,7 @@ Shapes: B = batch, I = input width, H = hidden units.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ class Cell(ABC):
         name: The value of --cell. It opens the canonical names.
         state_names: The names of the arrays that are carried, each [B, H]. The first is "h", a layer's
             output.
-        constants: The initial value of each parameter that is not drawn at random.
+        constants: The initial value of each parameter that is not drawn at random; by default all are.
         memory_gates: The gates that the benchmark's check sets to remember for long, so that the first steps
             of a long sequence show in its end. None: their biases are drawn as any others.
         kept_values: About how many numbers a layer keeps of a step, per unit. It bounds how many words are
@@ -51,7 +52,7 @@ class Cell(ABC):
 
     name: ClassVar[str]
     state_names: ClassVar[tuple[str, ...]]
-    constants: ClassVar[Mapping[str, float]]
+    constants: ClassVar[Mapping[str, float]] = MappingProxyType({})
     memory_gates: ClassVar[MemoryGates | None] = None
     kept_values: int = 4
 
