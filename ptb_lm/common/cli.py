@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from typing_extensions import override
-
 from ptb_lm.common import files, flags, signals, streams
 from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
 from ptb_lm.common.program import command_name as command_name
@@ -102,7 +100,6 @@ class Parser(argparse.ArgumentParser):
             rest = flags.drop_argument(str(error), given)
             return self._parse(rest, wrong) if rest != given else None
 
-    @override
     def print_help(self, file: Any = None) -> None:
         """Print the help; argparse's own passes over what cannot be written."""
         print(self.format_help(), end="", file=file)
