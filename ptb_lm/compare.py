@@ -45,8 +45,7 @@ def main(arguments: argparse.Namespace) -> None:
     from ptb_lm.comparison import runs, tables
 
     write = {"markdown": tables.to_text, "csv": tables.to_csv, "page": tables.to_html}[arguments.format]
-    folders = [run for run in arguments.runs if not run.is_file()]  # checkpoints/* has a page, too
-    groups = runs.read_groups(folders or arguments.runs, command=PROG)
+    groups = runs.read_groups(arguments.runs, command=PROG)
     text = write(groups)
     if picture is not None:
         files.atomic_write(picture, plots.to_file(tables.curves(groups), kind=picture.suffix[1:]))

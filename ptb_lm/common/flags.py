@@ -57,7 +57,9 @@ def parse_number(kind: type[Number], text: str) -> Number:
     Raises:
         ValueError: It is no number of this kind.
     """
-    return kind(text.replace("_", "no digit"))
+    if "_" in text:
+        raise ValueError("no digit is _")
+    return kind(text)
 
 
 def flag_list(fields: Iterable[str]) -> str:

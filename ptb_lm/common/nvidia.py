@@ -78,7 +78,7 @@ def gpus() -> list[Gpu]:
             return []
         if done.returncode == 0:
             # Where there is no GPU, it may say so.
-            return [_parse_gpu(line) for line in done.stdout.splitlines() if "," in line]
+            return [_parse_gpu(line) for line in done.stdout.splitlines() if line[:1].isdigit()]
     return []
 
 

@@ -95,6 +95,8 @@ def read_run(folder: Path) -> Run:
     Raises:
         UserError: A file is missing or broken, or no epoch has ended.
     """
+    if folder.is_file():  # the shell's checkpoints/* names a page, too
+        raise NoEpochError(f"{folder} is not a run directory")
     files = run_folders.find(folder)
     config = files.read_config()
     if config.imported:
@@ -125,7 +127,7 @@ class RunGroup:
         values = {
             **written,
             **written["hyperparameters"],
-            **config.changes,
+            "changes": "; ".join(config.changes) or None,
             **(effective_settings(config.preparation) if config.preparation else {}),
             "data": self.runs[0].data,
         }
@@ -159,7 +161,7 @@ class RunGroup:
 def read_groups(folders: Sequence[Path], *, command: str) -> list[RunGroup]:
     """Read runs, and folders of runs that --seeds made; group them.
 
-    A run without an epoch, young or diverged in its first, is named on stderr and left out.
+    A run without an epoch, young or diverged in its first, is named on stderr and left out. So is a file.
 
     Args:
         folders: The run directories, and folders of them.
@@ -187,7 +189,7 @@ def read_groups(folders: Sequence[Path], *, command: str) -> list[RunGroup]:
     if without and not alike:
         raise without[0]
     for each in without:
-        streams.print_to_stderr(f"{command}: {each}; the run is left out")
+        streams.print_to_stderr(f"{command}: {each}; it is left out")
     on_one_device = (runs for each in alike.values() for runs in _by_device(each))
     groups = (group for runs in on_one_device for group in _by_seed(runs))
     return [RunGroup(sorted(each, key=lambda run: run.config.choice.seed)) for each in groups]

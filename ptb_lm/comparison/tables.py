@@ -90,7 +90,7 @@ def last_epochs(groups: Sequence[RunGroup]) -> Table:
     rows: list[list[TableCell]] = [
         [Name(name, name), *(_mean_text(group, figure) for figure in _LAST)]
         for group, name in zip(groups, run_names(groups), strict=True)
-        if any(run.epochs[-1] | run.best != run.epochs[-1] for run in group.runs)
+        if any(not run.best.items() <= run.epochs[-1].items() for run in group.runs)
     ]
     return Table([Column("run", numeric=False), *(Column(figure.title) for figure in _LAST)], rows)
 

@@ -213,12 +213,12 @@ class Adam(Optimizer):
 
     def _moment_views(self) -> dict[str, ParameterView]:
         """Return the moments by their names in a run's state."""
-        found, views = dict[str, ParameterView](), self.network.canonical_views()
-        for kind, moments in zip(MOMENTS, self._moments, strict=True):
-            moment_of = dict(zip(self._parameters, moments, strict=True))
-            for name, view in views.items():
-                found[f"{kind}.{name}"] = view._replace(parameter=moment_of[view.parameter])
-        return found
+        return {
+            f"{kind}.{name}": view._replace(parameter=moment_of[view.parameter])
+            for kind, moments in zip(MOMENTS, self._moments, strict=True)
+            for moment_of in [dict(zip(self._parameters, moments, strict=True))]
+            for name, view in self.network.canonical_views().items()
+        }
 
 
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {"sgd": Sgd, "adam": Adam}

@@ -198,8 +198,7 @@ def prepare_compiler() -> None:
     """
     if not torch._dynamo.eval_frame.is_dynamo_supported():
         raise UserError(
-            f"torch {torch.__version__} does not compile on Python {platform.python_version()}; choose "
-            "another --execution"
+            f"torch.compile of torch {torch.__version__} does not run on Python {platform.python_version()}"
         )
     if shutil.which(os.environ.get("CXX", "g++")) is None:
         raise UserError(

@@ -201,10 +201,7 @@ def run(
             directory.remove_leftovers()
             if _resume(trainer, request):
                 return 0
-            progress = trainer.progress
-            directory.write_config(
-                run_config.going_on(request.config_on_disk, epoch=progress.epoch, step=progress.step)
-            )
+            directory.write_config(trainer.run)
         if request.parent and "data" not in request.flag_values:
             cli.try_print_line(f"without --data, the text is that of {request.parent.directory.path}")
         if request.reason:
@@ -245,9 +242,9 @@ def _resume(trainer: Trainer, request: TrainRequest) -> bool:
     Raises:
         UserError: All epochs are done, and flags ask for another training.
     """
-    trainer.resume()
-    directory, epochs = request.directory, trainer.config.epochs
     assert request.config_on_disk is not None
+    trainer.resume(request.config_on_disk)
+    directory, epochs = request.directory, trainer.config.epochs
     result, is_trained = directory.read_result(), trainer.progress.epoch == epochs
     before = request.config_on_disk.as_trained(result or {}, epochs)
     if is_trained and before.hyperparameters.replace(epochs=epochs) != trainer.config:

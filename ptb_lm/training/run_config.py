@@ -67,10 +67,15 @@ class EarlierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 def _read_earlier(values: Any) -> tuple[EarlierSettings, ...]:
     if not isinstance(values, list | tuple):
         raise ValueError("not a list")
-    return tuple(convert(each, EarlierSettings) for each in values)
+    found = tuple(convert(each, EarlierSettings) for each in values)
+    for name, value in (item for each in found for item in each.settings.items()):
+        if name not in RESUMABLE_HYPERPARAMETERS:
+            raise ValueError(f"no resumed run changes {name!r}")
+        RESUMABLE_HYPERPARAMETERS[name].check(value)
+    return found
 
 
-# Keys of config.json that a run lacks where the attribute is None, and how each is read.
+# Keys of config.json that a run lacks where the attribute is None or empty, and how each is read.
 OPTIONAL_KEYS: dict[str, Callable[[Any], Any]] = {
     "preparation": Preparation.from_json,
     "source": partial(convert, struct=Source),
@@ -82,7 +87,7 @@ OPTIONAL_KEYS: dict[str, Callable[[Any], Any]] = {
 
 # A resumed run may change these. Any other change would make it a different run.
 PLACES = ("data", "device")  # where a run reads and computes
-RESUMABLE_HYPERPARAMETERS = tuple(each.name for each in HYPERPARAMETERS if each.resumable)
+RESUMABLE_HYPERPARAMETERS = {each.name: each for each in HYPERPARAMETERS if each.resumable}
 RESUMABLE = (*PLACES, *RESUMABLE_HYPERPARAMETERS)
 
 
@@ -101,7 +106,7 @@ class RunConfig:
         init_from: Run whose weights it began with; None: it began with random ones.
         imported: File that its weights are from; None: it was trained.
         text_column: Column that has the text, if that is a table; None: the usual or the only one.
-        earlier: Hyper-parameters that trained a part of it, the first ones first; None: no others did.
+        earlier: Hyper-parameters that trained a part of it, the first ones first.
     """
 
     preset: str
@@ -114,7 +119,7 @@ class RunConfig:
     init_from: InitFrom | None = None
     imported: Source | None = None
     text_column: str | None = None
-    earlier: tuple[EarlierSettings, ...] | None = None
+    earlier: tuple[EarlierSettings, ...] = ()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -143,7 +148,7 @@ class RunConfig:
             **{
                 name: msgspec.to_builtins(value)
                 for name in OPTIONAL_KEYS
-                if (value := getattr(self, name)) is not None
+                if (value := getattr(self, name)) not in (None, ())
             },
         }
 
@@ -161,8 +166,8 @@ class RunConfig:
             return self
         trained = Config.from_json(result["hyperparameters"])
         changes = {name: getattr(trained, name) for name in RESUMABLE_HYPERPARAMETERS if name != "epochs"}
-        earlier = tuple(each for each in self.earlier or () if each.end < (result["epochs"], 0))
-        return replace(self, hyperparameters=self.hyperparameters.replace(**changes), earlier=earlier or None)
+        earlier = tuple(each for each in self.earlier if each.end < (result["epochs"], 0))
+        return replace(self, hyperparameters=self.hyperparameters.replace(**changes), earlier=earlier)
 
     def going_on(self, before: "RunConfig", *, epoch: int, step: int) -> "RunConfig":
         """Return the configuration of a resumed run, which remembers what trained it until now.
@@ -175,28 +180,28 @@ class RunConfig:
             epoch: Number of epochs that are finished.
             step: Number of steps of the next epoch that are done.
         """
-        until, now, earlier = before.hyperparameters, self.hyperparameters, [*(before.earlier or ())]
+        until, now, earlier = asdict(before.hyperparameters), asdict(self.hyperparameters), before.earlier
         while earlier and earlier[-1].end >= (epoch, step):
-            until = until.replace(**earlier.pop().settings)
+            until, earlier = until | earlier[-1].settings, earlier[:-1]
         settings = {
-            name: value
+            name: until[name]
             for name in RESUMABLE_HYPERPARAMETERS
-            if (value := getattr(until, name)) != getattr(now, name)
-            and not (name == "epochs" and now.schedule == "exponential")
+            if until[name] != now[name]
+            and not (name == "epochs" and self.hyperparameters.schedule == "exponential")
         }
         if settings and (epoch, step) > (0, 0):
-            earlier.append(EarlierSettings(epoch=epoch, step=step, settings=settings))
-        return replace(self, earlier=tuple(earlier) or None)
+            earlier += (EarlierSettings(epoch=epoch, step=step, settings=settings),)
+        return replace(self, earlier=earlier)
 
     @property
-    def changes(self) -> dict[str, str]:
-        """What was changed when the run was resumed, by name: each value, and until when it was one."""
+    def changes(self) -> list[str]:
+        """What was changed when the run was resumed: each value, and until when it was one."""
         newest, found = asdict(self.hyperparameters), dict[str, str]()
-        for each in reversed(self.earlier or ()):
+        for each in reversed(self.earlier):
             end = f"step {each.step} of epoch {each.epoch + 1}" if each.step else f"epoch {each.epoch}"
             for name, value in each.settings.items():
                 found[name] = f"{value} until {end}, then {found.get(name, newest[name])}"
-        return found
+        return [f"{name} {values}" for name, values in found.items()]
 
     def differences(self, other: "RunConfig", *, ignore: Collection[str]) -> list[str]:
         """Return the differences from another configuration, with both values; some names do not count."""

@@ -177,7 +177,7 @@ def differences(there: RunConfig, here: RunConfig) -> list[str]:
     """
     extendable = ("epochs",) if there.hyperparameters.schedule == "exponential" else ()
     found = there.differences(here, ignore=(*PLACES, *extendable))
-    found += [f"{name} {values} there" for name, values in there.changes.items()]
+    found += [f"{change} there" for change in there.changes]
     origins, others = _origins(there), _origins(here)
     words = [
         f"{name} {text} there, {others[name][1]} here"

@@ -72,14 +72,19 @@ class Trainer:
         self._trainer_start = time.perf_counter()
         self.checkpoints = Checkpoints(directory, backend, self.averages, run=run, corpus=corpus)
 
-    def resume(self) -> None:
+    def resume(self, before: RunConfig) -> None:
         """Continue from the newest state of the run directory.
+
+        Args:
+            before: The content of config.json.
 
         Raises:
             UserError: There is no such state, or it belongs to another model or vocabulary.
         """
         (command,), (environment,) = self.progress.commands, self.progress.environments
         self.state, self.progress = self.checkpoints.restore()
+        run = self.run.going_on(before, epoch=self.progress.epoch, step=self.progress.step)
+        self.run = self.checkpoints.run = run
         self.progress.commands.append(command)
         # A state may say how to compute.
         self.progress.environments.append(environment | self.backend.environment())

@@ -46,7 +46,7 @@ def run(
         return False
     found, before = runs.read_run(folder), store.rows(results, store.RUNS, name)
     if changes := found.config.changes:
-        told = "; ".join(f"{setting} {values}" for setting, values in changes.items())
+        told = "; ".join(changes)
         raise UserError(f"no flags train {folder} again: it was resumed with other settings ({told})")
     row = {"id": name, "result": result, **_row(found), "record": record}
     if before and not found.result and before[0]["test"] > 0:

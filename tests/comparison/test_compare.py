@@ -563,7 +563,10 @@ def test_impossible_requests_are_refused(
 def test_a_file_beside_runs_is_no_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The shell's checkpoints/* names a page, too."""
     page = folder / "data" / "train.txt"
-    assert compared(capsys, page, folder / "other") == compared(capsys, folder / "other")
+    assert runs.run_command(compare, page, folder / "other") == 0
+    out, err = capsys.readouterr()
+    assert str(page) in err
+    assert out == compared(capsys, folder / "other")
     assert str(page) in runs.refusal(capsys, compare, page)
 
 

@@ -8,8 +8,10 @@ import pytest
 import runs
 
 from ptb_lm import compare, train
+from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.presets import SMALL
+from ptb_lm.training import tensors
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 
@@ -27,27 +29,45 @@ def go_on(before: RunConfig, epoch: int, step: int = 0, **changes: Any) -> RunCo
 
 def test_each_value_is_told_with_its_end() -> None:
     run = go_on(go_on(RUN, 2, learning_rate=0.5), 4, step=7, learning_rate=0.1, keep_prob=0.9)
-    assert run.changes == {
-        "learning_rate": "1.0 until epoch 2, then 0.5 until step 7 of epoch 5, then 0.1",
-        "keep_prob": "1.0 until step 7 of epoch 5, then 0.9",
-    }
+    assert sorted(run.changes) == [
+        "keep_prob 1.0 until step 7 of epoch 5, then 0.9",
+        "learning_rate 1.0 until epoch 2, then 0.5 until step 7 of epoch 5, then 0.1",
+    ]
     assert go_on(run, 6).changes == run.changes
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
 def test_settings_that_trained_nothing_are_forgotten(epoch: int) -> None:
     wrong = go_on(RUN, epoch, learning_rate=9.0)
-    assert go_on(wrong, epoch, learning_rate=SMALL.learning_rate).changes == {}
+    assert go_on(wrong, epoch, learning_rate=SMALL.learning_rate).changes == []
     right = go_on(wrong, epoch, learning_rate=0.5)
-    assert right.changes == ({"learning_rate": "1.0 until epoch 2, then 0.5"} if epoch else {})
+    assert right.changes == (["learning_rate 1.0 until epoch 2, then 0.5"] if epoch else [])
     # A state of before, as after a crash.
     assert go_on(go_on(right, 3, learning_rate=0.1), epoch, learning_rate=0.5).changes == right.changes
 
 
-@pytest.mark.parametrize(("schedule", "told"), [("exponential", []), ("one-cycle", ["epochs"])])
+@pytest.mark.parametrize(
+    ("schedule", "told"), [("exponential", []), ("one-cycle", ["epochs 13 until epoch 13, then 20"])]
+)
 def test_more_epochs_are_a_change_where_they_change_the_learning_rate(schedule: str, told: list[str]) -> None:
     run = dataclasses.replace(RUN, hyperparameters=SMALL.replace(schedule=schedule, decay_after=0))
-    assert go_on(run, SMALL.epochs, epochs=20).changes.keys() == set(told)
+    assert go_on(run, SMALL.epochs, epochs=20).changes == told
+
+
+def test_a_resume_is_not_refused_for_settings_that_were_never_together() -> None:
+    run = dataclasses.replace(RUN, hyperparameters=SMALL.replace(lr_decay=10.0, learning_rate=1e-8))
+    after = go_on(run, 5, lr_decay=0.5, epochs=1000)
+    assert go_on(after, 5).changes == after.changes == ["lr_decay 10.0 until epoch 5, then 0.5"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [({"nonsense": 1}, "nonsense"), ({"hidden_size": 5}, "hidden_size"), ({"learning_rate": "x"}, "earlier")],
+)
+def test_what_no_resume_changes_is_refused(settings: dict[str, Any], told: str) -> None:
+    written = {**RUN.to_json(), "earlier": [{"epoch": 1, "step": 0, "settings": settings}]}
+    with pytest.raises(UserError, match=told):
+        RunConfig.from_json(written, Path("config.json"))
 
 
 @pytest.mark.slow
@@ -57,9 +77,13 @@ def test_such_a_run_has_no_part_in_a_mean(
     folder = tmp_path / "both"
     first = runs.train_run(data, folder / "seed-1", "--learning-rate", "0.2", "--epochs", "1")
     runs.run_command(train, "--resume", first, "--learning-rate", "0.5", "--epochs", "2")
-    told = "0.2 until epoch 1, then 0.5"
+    told = "learning_rate 0.2 until epoch 1, then 0.5"
+    directory = RunDirectory(first)
+    _, metadata = tensors.load(directory.weights_path)
+    written = RunConfig.from_json(metadata["config"], directory.weights_path)
+    assert directory.read_config().changes == written.changes == [told]
     flags = runs.arguments(data, folder, "--learning-rate", "0.5", "--epochs", "2", "--seeds", "1", "2")
-    assert f"learning_rate {told} there" in runs.refusal(capsys, train, *flags)
+    assert f"{told} there" in runs.refusal(capsys, train, *flags)
     second = runs.train_run(data, folder / "seed-2", *flags[4:-3], "--seed", "2")
     assert runs.run_command(compare, first, second) == 0
     assert f"| {told} |" in capsys.readouterr().out

@@ -91,6 +91,7 @@ class CompiledBackend(TorchBackend):
             raise UserError("a whole training step in one graph of torch.compile needs torch 2.13")
         super().__init__(config, weights, choice)
         prepare_compiler()
+        self.prepare_training()
         # Without these torch leaves the gradients and torch.nn.LSTM out of the graph.
         torch._dynamo.config.trace_autograd_ops = True
         torch._dynamo.config.allow_rnn = True

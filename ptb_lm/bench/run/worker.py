@@ -272,7 +272,8 @@ def separate_replies() -> Iterator[TextIO]:
     """Yield the process's stdout; anything else that prints to stdout goes to stderr from now on."""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as replies:
         os.dup2(2, 1)
-        os.register_at_fork(after_in_child=replies.close)  # a child that outlives us would keep the pipe open
+        # A child that outlives us would keep the pipe open. It drops its copy without what is buffered there.
+        os.register_at_fork(after_in_child=lambda: replies.closed or os.dup2(2, replies.fileno()))
         yield replies
 
 

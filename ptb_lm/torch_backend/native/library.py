@@ -52,7 +52,8 @@ def load_kernels() -> ctypes.CDLL:
         compiler = _find_compiler()
         if not compiler:
             return _open_compiled(name)
-        path = files.cache_folder() / f"{name}-{_digest(*compiler, _read_version(compiler))}.so"
+        version = _run([*compiler, "--version"], seconds=60).stdout
+        path = files.cache_folder() / f"{name}-{_digest(*compiler, version)}.so"
         with contextlib.suppress(OSError):  # it is not there, or a crash of the machine has cut it off
             return _open(path)
         _compile(compiler, libraries, path)
@@ -113,13 +114,19 @@ def _digest(*facts: str) -> str:
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
 
-def _read_version(compiler: Sequence[str]) -> str:
-    command = [*compiler, "--version"]
+def _run(command: Sequence[str], *, seconds: float, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the compiler, which speaks English then.
+
+    Raises:
+        MissingError: It cannot be run, or takes longer.
+    """
+    environment = {**os.environ, "LC_ALL": "C", **variables}
     try:
-        done = subprocess.run(command, capture_output=True, errors="replace", timeout=60, check=False)
-    except subprocess.TimeoutExpired as error:
+        return subprocess.run(
+            command, capture_output=True, errors="replace", timeout=seconds, check=False, env=environment
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
         raise MissingError(f"the C++ compiler failed: {error}") from None
-    return done.stdout
 
 
 def _describe_processor() -> str:
@@ -134,18 +141,7 @@ def _compile(compiler: Sequence[str], libraries: Sequence[str], path: Path) -> N
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / path.name
         command = [*compiler, *FLAGS, "-o", str(output), str(SOURCE), *libraries]
-        try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                errors="replace",
-                timeout=300,
-                check=False,
-                # In English. Its own files are removed, too, if it is killed.
-                env={**os.environ, "LC_ALL": "C", "TMPDIR": folder},
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise MissingError(f"the C++ compiler failed: {error}") from None
+        done = _run(command, seconds=300, TMPDIR=folder)  # where its own files are removed if it is killed
         if done.returncode:
             # A linker's own line often lacks that word, and the compiler's last line has it.
             lines = [
