@@ -91,7 +91,7 @@ def test_a_process_that_hangs_is_ended_with_those_it_started(
 def test_a_process_that_closes_its_replies_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_process, "GRACE", 0.5)
     program = "import os, time; os.close(1); time.sleep(600)"
-    answering = process(tmp_path, monkeypatch, program, timeout=600)
+    answering = process(tmp_path, monkeypatch, program)
     with pytest.raises(WorkerError, match="did not end"):
         answering.ask(what="hello")
     answering.close()
@@ -104,7 +104,7 @@ def test_a_child_that_outlives_a_worker_does_not_hide_its_death(
 ) -> None:
     (tmp_path / "forking.py").write_text("import os, time\nos._exit(3) if os.fork() else time.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    worker = Process(bench_process.WORKER, timeout=600)
+    worker = Process(bench_process.WORKER, timeout=60)
     with pytest.raises(WorkerError, match="status 3"):
         worker.ask(**{"import": "forking:build"})
     worker.close()

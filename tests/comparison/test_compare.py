@@ -396,6 +396,8 @@ def test_the_csv_has_whole_numbers(folder: Path, capsys: pytest.CaptureFixture[s
         assert other[f"{column}_sd"] == ""
     assert int(other["parameters"]) == runs.result(folder / "other")["parameters"]
     assert (seeds["hidden_size"], other["learning_rate"], seeds["seeds"]) == ("6", "0.25", "1 2")
+    (alone,) = csv.DictReader(io.StringIO(compared(capsys, folder / "other", "--format", "csv")))
+    assert (alone["planned_epochs"], alone["epochs"]) == ("3", "3")
     assert [*seeds].index("best_test") < [*seeds].index("hidden_size"), "results come first"
 
 

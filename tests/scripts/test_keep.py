@@ -92,6 +92,15 @@ def test_a_finished_run_stays_until_another_has_ended(run: Path, tmp_path: Path)
     assert runs.files(results) == before
 
 
+def test_a_run_that_was_resumed_with_other_settings_is_refused(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "mine")
+    earlier = {"epoch": 1, "step": 0, "settings": {"learning_rate": 0.5}}
+    runs.change(copy / "config.json", lambda config: config.update(earlier=[earlier]))
+    with pytest.raises(UserError, match=r"learning_rate 0\.5 until epoch 1"):
+        keep.run(tmp_path / "results", copy, "mine")
+    assert not (tmp_path / "results").exists()
+
+
 def test_a_run_that_goes_on_is_kept_with_the_epochs_that_it_has_done(run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "mine")
     runs.change(copy / "config.json", lambda config: config["hyperparameters"].update(epochs=9))

@@ -349,7 +349,7 @@ def test_a_compact_file_is_reported_and_compared(
     monkeypatch.setattr(files, "working_folder", lambda: tmp_path)
     one, two = (ROOT / "results" / "bench" / f"{name}.jsonl.gz" for name in ("quick-cpu", "quick-xeon-cpu"))
     assert bench.main(["report", str(one)]) == 0
-    report = (tmp_path / "bench" / "quick-cpu" / "report.md").read_text()
+    report = (tmp_path / "bench" / "quick-cpu" / "report.md").read_text(encoding="utf-8")
     for row in rows.read(one)[0]:
         assert f"`{row.variant}`" in report
     assert bench.main(["compare", str(tmp_path / "bench" / "quick-cpu"), str(one)]) == 0

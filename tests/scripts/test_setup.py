@@ -16,7 +16,7 @@ case "$*" in
     "-m venv .venv") echo venv >> calls; sleep 0.5; mkdir -p .venv/bin; cp "$0" .venv/bin/python; touch pip ;;
     "-c "*pip*) [[ -e pip ]] ;;
     "-m pip "*) echo pip >> calls; echo "${@: -1}" > wanted; sleep 0.5 ;;
-    "-c "*"(3, 14)"*) [[ ! -e is-new ]] ;;
+    "-c "*"(3, 1"[45]")"*) [[ ! -e is-new ]] ;;
 esac
 """
 
@@ -45,7 +45,7 @@ def test_an_environment_that_has_no_pip_yet_is_completed(python: Path, tmp_path:
 
 def test_extras_without_a_package_for_this_python_are_left_out(python: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHON": str(python)}
-    for extras, wanted in (("dev,tensorflow,text", ".[dev,text]"), ("tensorflow", "."), ("", ".")):
+    for extras, wanted in (("dev,tensorflow,pytensor,text", ".[dev,text]"), ("tensorflow", ".")):
         (tmp_path / "is-new").touch()
         command = ["bash", "-c", f". scripts/setup.sh; setup {extras}"]
         subprocess.run(command, cwd=tmp_path, env=environment, check=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import runs
+from rank_program import stopped_after
 
 from ptb_lm import compare, train
 from ptb_lm.common.errors import UserError
@@ -68,6 +69,16 @@ def test_what_no_resume_changes_is_refused(settings: dict[str, Any], told: str) 
     written = {**RUN.to_json(), "earlier": [{"epoch": 1, "step": 0, "settings": settings}]}
     with pytest.raises(UserError, match=told):
         RunConfig.from_json(written, Path("config.json"))
+
+
+@pytest.mark.slow
+def test_the_step_is_told_at_which_a_run_was_stopped(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with stopped_after(1):
+        assert runs.run_command(train, *runs.arguments(data, run, "--learning-rate", "0.2")) == 143  # SIGTERM
+    assert runs.run_command(train, "--resume", run, "--learning-rate", "0.5") == 0
+    told = ["learning_rate 0.2 until step 1 of epoch 1, then 0.5"]
+    assert RunDirectory(run).read_config().changes == told
 
 
 @pytest.mark.slow

@@ -47,6 +47,12 @@ def test_a_stack_in_one_graph_computes_what_the_reference_does(
     checked_twice(TASK, builder(name), passes=passes)
 
 
+def test_a_whole_step_in_one_graph_needs_a_newer_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.12.1"))
+    with pytest.raises(UserError, match=r"needs torch 2\.13"):
+        built("basic/compile")
+
+
 def test_all_layers_are_one_module_of_torchscript() -> None:
     model = built("basic")
     run = model.network.executed_stack.run
