@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from ptb_lm.bench import check_command, row_archive, rows, selection, variants
+from ptb_lm.bench import check_command, rows, selection, variants
 from ptb_lm.bench.reporting import agreement, headline, report
 from ptb_lm.bench.run import runner
 from ptb_lm.bench.run.machine import Machine
@@ -134,20 +134,20 @@ def _patterns(flag: str, given: Sequence[str]) -> tuple[str, ...]:
 
 def _report(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.folder
-    if folder.name.endswith(row_archive.SUFFIX):
+    if rows.is_archive(folder):
         folder = _unpack(folder)
     report.write_report(folder, baseline=arguments.baseline, runs=arguments.runs)
     return 0
 
 
 def _unpack(archive: Path) -> Path:
-    """Write the rows of one file into a folder below bench/, which gets its report; return the folder.
+    """Write the rows of an archive into a folder below bench/, which gets its report; return the folder.
 
     Raises:
         UserError: The file cannot be read, or the folder holds other rows.
     """
-    folder = files.working_folder() / "bench" / archive.name.removesuffix(row_archive.SUFFIX)
-    lines = b"".join(rows.to_line(row) + b"\n" for row in rows.read(archive)[0])
+    folder = files.working_folder() / "bench" / archive.name.removesuffix(rows.ARCHIVE_SUFFIX)
+    lines = rows.to_lines(rows.read(archive)[0])
     path = folder / rows.FILE
     if path.exists() and path.read_bytes() != lines:
         raise UserError(f"{folder} holds other rows than {archive}; remove that folder, or rename the file")

@@ -1,25 +1,30 @@
 """The benchmark's raw rows: rows.jsonl, a line for each block that was timed, or that could not be.
 
+An archive, NAME.jsonl.gz, is a benchmark in one small file: its rows.jsonl, compressed by gzip.
+
 `Row` declares every key of a line, once: its type, its bounds, and its value where the line has null.
 `read_lines` reads lines, and `to_line` makes one. Unknown keys are ignored: a later version may record more.
 """
 
 import contextlib
+import gzip
 import json
 import math
+import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
-from ptb_lm.bench import roofline, row_archive
+from ptb_lm.bench import roofline
 from ptb_lm.common import json_fields, json_files
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.json_fields import Count, Finite, PositiveCount, Quantity
 
 FILE = "rows.jsonl"
+ARCHIVE_SUFFIX = ".jsonl.gz"
 MEASURED = "measured"
 WRONG = "wrong"
 STATUSES = (MEASURED, "unavailable", "failed", WRONG)
@@ -151,7 +156,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(folder: Path) -> tuple[list[Row], list[str]]:
-    """Read the rows of a benchmark's folder, or of one file that holds a benchmark (row_archive.py).
+    """Read the rows of a benchmark's folder, or of its archive.
 
     Returns:
         (rows, remarks): in the file's order; a remark says that a last line was cut off and left out.
@@ -160,39 +165,50 @@ def read(folder: Path) -> tuple[list[Row], list[str]]:
         UserError: It is no folder of a benchmark, a line is broken, a round is there twice, or there are no
             rows.
     """
-    if folder.name.endswith(row_archive.SUFFIX):
-        numbered = enumerate(row_archive.read(folder), start=1)
-        archived = [_to_row(values, f"{folder}, row {number}") for number, values in numbered]
-        _check_rounds(archived, folder)
-        return archived, []
-    path = folder / FILE
+    path = find_file(folder)
     try:
         found, _, is_cut_off = read_lines(path)
-    except FileNotFoundError:
-        if not folder.is_dir():
-            raise UserError(f"the folder {folder} does not exist") from None
-        raise UserError(f"{folder} holds no benchmark: {FILE} is missing") from None
-    except NotADirectoryError:
-        raise UserError(f"{folder} is not a folder") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        problem = f"{path} cannot be read: {error.strerror}"
+        if path != folder and isinstance(error, NotADirectoryError):
+            problem = f"{folder} is not a folder"
+        elif path != folder and isinstance(error, FileNotFoundError):
+            there = f"{folder} holds no benchmark: {FILE} is missing"
+            problem = there if folder.is_dir() else f"the folder {folder} does not exist"
+        raise UserError(problem) from None
     if not found:
         raise UserError(f"{path} holds no rows: nothing was measured")
     cut = f"The last line of {FILE} was cut off and is left out: the benchmark was interrupted."
     return found, [cut] if is_cut_off else []
 
 
+def is_archive(path: Path) -> bool:
+    """Return whether a benchmark is an archive, by its name, and not a folder."""
+    return path.name.endswith(ARCHIVE_SUFFIX)
+
+
+def find_file(folder: Path) -> Path:
+    """Return the file that holds the rows of a benchmark's folder; an archive holds them itself."""
+    return folder if is_archive(folder) else folder / FILE
+
+
 def read_lines(path: Path) -> tuple[list[Row], list[bytes], bool]:
-    """Read lines; a last one that a crash cut off is left out.
+    """Read lines of rows.jsonl, or of an archive; a last one that a crash cut off is left out.
 
     Returns:
         (rows, texts, is_cut_off): rows, the texts of their lines, and whether a last line was cut off.
 
     Raises:
-        UserError: A line is broken, or a round is there twice.
+        UserError: A line is broken, or a round is there twice; or an archive is damaged.
         OSError: The file cannot be read.
     """
-    *texts, last = path.read_bytes().split(b"\n")  # each line ends in a newline: the last may be cut off
+    content = path.read_bytes()
+    if is_archive(path):
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error):
+            raise UserError(f"{path} is damaged, or is not a benchmark") from None
+    *texts, last = content.split(b"\n")  # each line ends in a newline: the last may be cut off
     is_cut_off = bool(last)
     with contextlib.suppress(UserError):
         json_files.parse(last, path)
@@ -203,20 +219,21 @@ def read_lines(path: Path) -> tuple[list[Row], list[bytes], bool]:
     return rows, texts, is_cut_off
 
 
+def to_lines(rows: Iterable[Row]) -> bytes:
+    """Write rows as the content of rows.jsonl."""
+    return b"".join(to_line(row) + b"\n" for row in rows)
+
+
 def to_line(row: Row) -> bytes:
     """Write a row as a line, without its newline: what is not known is null; only blocks have their keys."""
-    values = to_values(row)
+    values = _with_nulls(msgspec.to_builtins(row))
+    values["work"] = _with_nulls(values["work"])
+    if not row.is_measured:
+        values = {key: value for key, value in values.items() if key not in BLOCK_KEYS}
     text = json.dumps(
         json_files.with_checksum(values, json_files.CRC32_FIELD), ensure_ascii=False, allow_nan=False
     )
     return text.encode(errors="backslashreplace")  # of a path that is no UTF-8: an escape of JSON's, too
-
-
-def to_values(row: Row) -> dict[str, Any]:
-    """Return a row as an object of JSON."""
-    values = _with_nulls(msgspec.to_builtins(row))
-    values["work"] = _with_nulls(values["work"])
-    return values if row.is_measured else {key: values[key] for key in values if key not in BLOCK_KEYS}
 
 
 def _with_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,10 +242,7 @@ def _with_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parse_line(text: bytes, source: str) -> Row:
     values = json_files.parse(text, source, remedy=REMEDY)
-    return _to_row(json_files.verify_checksum(values, json_files.CRC32_FIELD, source, remedy=REMEDY), source)
-
-
-def _to_row(values: Any, source: str) -> Row:
+    values = json_files.verify_checksum(values, json_files.CRC32_FIELD, source, remedy=REMEDY)
     if isinstance(values, dict):
         parts = {key: values[key] for key in ("work", *_NUMBERS) if isinstance(values.get(key), dict)}
         values = {**values, **{key: json_fields.without_nulls(part) for key, part in parts.items()}}

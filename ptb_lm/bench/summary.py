@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ptb_lm.bench import row_archive, rows, variants
+from ptb_lm.bench import rows, variants
 from ptb_lm.bench.results import Result, ResultGroup, Summary, distinct, group_by_key, pair
 from ptb_lm.bench.rows import MEASURED, SECOND_MODEL, WRONG, Row
 from ptb_lm.bench.selection import instead_of
@@ -43,10 +43,11 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
     # Wrong in one pass is wrong in all. A program that is measured twice, by two names, is wrong by both.
     wrong = {_program(row): row for row in reversed(loaded) if row.status == WRONG}
     times = sorted({row.time for row in loaded if row.time})
-    source = folder if folder.name.endswith(row_archive.SUFFIX) else folder / rows.FILE
     return Summary(
         groups=tuple(
-            _group(by_group[key], wrong, baseline=baseline, source=source) for key in keys if key in by_group
+            _group(by_group[key], wrong, baseline=baseline, source=rows.find_file(folder))
+            for key in keys
+            if key in by_group
         ),
         environment=collect_facts(row.environment for row in loaded),
         sessions=tuple(distinct(row.session for row in loaded if row.is_measured)),

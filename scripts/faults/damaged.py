@@ -200,7 +200,7 @@ def damage_benchmark(subject: Subject, rng: random.Random) -> Iterator[str]:
     """Damage rows.jsonl in some way, and make a report and a comparison."""
     whole = subject.new()
     whole.mkdir()
-    content = b"".join(rows.to_line(row) + b"\n" for row in rows.read(KEPT_BENCHMARK)[0])
+    content = rows.to_lines(rows.read(KEPT_BENCHMARK)[0])
     (whole / rows.FILE).write_bytes(content)
     while True:
         folder = subject.new()

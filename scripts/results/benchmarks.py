@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.studies import coverage
-from ptb_lm.bench import row_archive
 from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.doubts import shorten_commit
 from ptb_lm.bench.results import Result, ResultGroup, Summary, distinct, speed_ratio
+from ptb_lm.bench.rows import ARCHIVE_SUFFIX
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common import files
 from ptb_lm.common.markdown_tables import write_markdown
@@ -34,7 +34,7 @@ ALL_TITLES = (
 
 def relative_path(name: str) -> str:
     """Return where a benchmark is, from the checkout's root."""
-    return f"results/{store.BENCH}/{name}{row_archive.SUFFIX}"
+    return f"results/{store.BENCH}/{name}{ARCHIVE_SUFFIX}"
 
 
 def read(results: Path, name: str) -> Summary:
@@ -188,9 +188,9 @@ def all_of_them(results: Path) -> str:
     Raises:
         UserError: A benchmark is broken.
     """
-    paths = sorted((results / store.BENCH).glob(f"*{row_archive.SUFFIX}"))
+    paths = sorted((results / store.BENCH).glob(f"*{ARCHIVE_SUFFIX}"))
     found = [
-        (name, read(results, name)) for path in paths for name in [path.name.removesuffix(row_archive.SUFFIX)]
+        (name, read(results, name)) for path in paths for name in [path.name.removesuffix(ARCHIVE_SUFFIX)]
     ]
     tests = {name: _tests(summary) for name, summary in found}
     rows = [_row(name, summary, tests[name]) for name, summary in found if summary.times]

@@ -1,13 +1,16 @@
 """Measurements to data: a run, an adapted test, a benchmark or a study becomes rows in results/."""
 
 import dataclasses
+import gzip
 import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ptb_lm.bench import row_archive, rows
+import msgspec
+
+from ptb_lm.bench import rows
 from ptb_lm.common import files, json_files
 from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs
@@ -175,12 +178,10 @@ def benchmark(results: Path, folder: Path, name: str) -> None:
     read, _ = rows.read(folder)
     if not any(row.is_measured for row in read):
         raise UserError(f"{folder}: nothing was measured")
-    found = [rows.to_values(row) for row in read]
-    for row in found:
-        row["command"] = OUT.sub("", row["command"] or "") or None
-    path = results / store.BENCH / (name + row_archive.SUFFIX)
+    found = [msgspec.structs.replace(row, command=OUT.sub("", row.command)) for row in read]
+    path = results / store.BENCH / (name + rows.ARCHIVE_SUFFIX)
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.atomic_write(path, row_archive.pack(found))
+    files.atomic_write(path, gzip.compress(rows.to_lines(found), mtime=0))
 
 
 def study(results: Path, path: Path, kind: str, name: str, *, command: str = "") -> None:

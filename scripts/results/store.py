@@ -2,7 +2,7 @@
 
 runs.csv                a row for each run, finished or not, and for each adapted test of one
 curves/PRESET.csv       a row for each epoch of each run
-bench/ID.jsonl.gz       a benchmark (ptb_lm/bench/row_archive.py)
+bench/ID.jsonl.gz       a benchmark (ptb_lm/bench/rows.py)
 studies/NAME.csv        the other measurements; studies/studies.csv says when and where each was made
 """
 

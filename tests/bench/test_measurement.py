@@ -366,7 +366,7 @@ def test_the_pause_before_a_run_goes_on_is_not_counted(
     moved = [
         msgspec.structs.replace(each, time=at.isoformat()) for each, at in zip(rows, earlier, strict=True)
     ]
-    (tmp_path / bench_rows.FILE).write_bytes(b"".join(bench_rows.to_line(each) + b"\n" for each in moved))
+    (tmp_path / bench_rows.FILE).write_bytes(bench_rows.to_lines(moved))
     fake.blocks_left = 6
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, minutes=600.0)

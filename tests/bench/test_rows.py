@@ -1,5 +1,6 @@
 """Reading rows.jsonl: what a crash leaves, and one sentence for everything else that is wrong."""
 
+import gzip
 import json
 import math
 import random
@@ -43,7 +44,7 @@ def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     given, _ = rows.read(write(tmp_path / "given", [row(environment={"ü": [1, None]}), row(pass_="forward")]))
     given += rows.read(write(tmp_path / "failed", [unmeasured("failed", 'no "luck"\nat all')]))[0]
-    (tmp_path / rows.FILE).write_bytes(b"".join(rows.to_line(each) + b"\n" for each in given))
+    (tmp_path / rows.FILE).write_bytes(rows.to_lines(given))
     again, _ = rows.read(tmp_path)
     assert [repr(each) for each in again] == [repr(each) for each in given], "NaN is not itself"
 
@@ -227,10 +228,28 @@ def test_places_that_hold_no_benchmark(tmp_path: Path) -> None:
     assert "cannot be read" in refusal(tmp_path / "d")
 
 
+def test_an_archive_is_missing_or_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    assert refusal(path) == f"{path} cannot be read: No such file or directory"
+    lines = (write(tmp_path, [row(), row(round=1)]) / rows.FILE).read_bytes()
+    whole = gzip.compress(lines)
+    path.write_bytes(whole)
+    assert rows.read(path) == rows.read(tmp_path)
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    for content in (whole[:-9], whole[:5], flipped, b"rows", lines):
+        path.write_bytes(content)
+        assert refusal(path) == f"{path} is damaged, or is not a benchmark"
+    path.write_bytes(gzip.compress(lines + b"[1]\n"))
+    assert refusal(path).startswith(f"{path}, line 3: ")
+    path.write_bytes(b"")
+    assert "holds no rows" in refusal(path)
+
+
 def test_what_flips_in_a_row_is_refused_or_changes_no_value(tmp_path: Path) -> None:
     expected, _ = rows.read(write(tmp_path, [row(command="ü", note="\\u00fc"), row(round=1, seconds=1 / 3)]))
     path, rng, said = tmp_path / rows.FILE, random.Random(0), []
-    content = b"".join(rows.to_line(each) + b"\n" for each in expected)
+    content = rows.to_lines(expected)
     for at in rng.sample(range(len(content)), 300):
         byte = content[at]
         others = set(b"0123456789") - {byte} if chr(byte).isdigit() else {byte ^ 1 << rng.randrange(8)}

@@ -1,12 +1,12 @@
 """From rows with known ratios to results: figures, order, troubles, and whether the comparison is fair."""
 
+import gzip
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench_rows import ENVIRONMENT, WORK, document, rounds, row, unmeasured, write
 
-from ptb_lm.bench import row_archive
 from ptb_lm.bench.results import ResultGroup, Summary
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common.errors import UserError
@@ -168,8 +168,8 @@ def test_a_version_in_a_note_is_no_number(tmp_path: Path) -> None:
 
 def test_an_error_names_the_file_with_the_rows(tmp_path: Path) -> None:
     folder = write(tmp_path / "bench", SEVERAL)
-    archive = tmp_path / f"bench{row_archive.SUFFIX}"
-    archive.write_bytes(row_archive.pack(SEVERAL))
+    archive = tmp_path / "bench.jsonl.gz"
+    archive.write_bytes(gzip.compress((folder / "rows.jsonl").read_bytes()))
     for given, file in ((folder, folder / "rows.jsonl"), (archive, archive)):
         with pytest.raises(UserError) as error:
             summarise(given)

@@ -12,7 +12,7 @@ import runs
 from support import ROOT, reference_perplexity
 
 from ptb_lm import evaluate
-from ptb_lm.bench import row_archive
+from ptb_lm.bench import rows
 from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs as trained
 from ptb_lm.training import run_data
@@ -195,8 +195,8 @@ def test_a_benchmark_is_kept_without_the_place_of_its_rows(out: str, tmp_path: P
     command = "python -m ptb_lm.bench run quick"
     written = bench_rows.write(tmp_path / "rows", [bench_rows.row(command=f"{command} {out} --rounds 5")])
     keep.benchmark(tmp_path, written, "kept")
-    (kept,) = row_archive.read(tmp_path / "bench" / "kept.jsonl.gz")
-    assert kept["command"] == f"{command} --rounds 5"
+    ((kept,), _) = rows.read(tmp_path / "bench" / "kept.jsonl.gz")
+    assert kept.command == f"{command} --rounds 5"
 
 
 def test_a_benchmark_in_which_nothing_was_measured_is_not_kept(tmp_path: Path) -> None:
