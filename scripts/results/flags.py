@@ -19,8 +19,10 @@ from ptb_lm.training.run_flags import new_config
 
 def overrides(config: Config, preset: str, recipe: str) -> str:
     """Return the flags that turn a recipe's preset into a configuration; "" where this preset is unknown."""
-    beside = RECIPES.get(recipe, {}).get(preset, config)
-    return shlex.join(_differences(_flag_values(config), _flag_values(beside)))
+    beside = _flag_values(RECIPES.get(recipe, {}).get(preset, config))
+    if beside["optimizer"] != config.optimizer:
+        del beside["learning_rate"]  # another optimizer needs one, be it the same
+    return shlex.join(_differences(_flag_values(config), beside))
 
 
 def has_one_recipe(preset: str) -> bool:

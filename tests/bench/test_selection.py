@@ -1,5 +1,6 @@
 """What a run measures of a suite, and what is said of a name that the suite does not have."""
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -205,3 +206,9 @@ def test_a_suite_is_listed_with_its_variants_and_its_plan(
         assert f"{workload.processes} processes a variant" in listed
         assert ("minutes" in listed) == (workload.minutes is not None)
         assert all(variant.name in listed for variant in workload.variants)
+
+
+def test_each_option_has_a_flag() -> None:
+    """By its name: an option without one would silently have its default."""
+    given = vars(bench._parser().parse_args(["run", "quick"]))
+    assert {each.name for each in dataclasses.fields(Options)} <= given.keys()

@@ -216,6 +216,7 @@ def test_an_adapted_test_that_has_changed_is_refused(tmp_path: Path) -> None:
         "awd --layer-sizes 300 400",
         "awd --layer-sizes 400 400",
         "awd --average-epochs 1",
+        "small --optimizer adam --learning-rate 1",
     ],
 )
 def test_overrides_make_the_same_configuration(given: str) -> None:
