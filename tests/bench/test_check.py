@@ -672,14 +672,18 @@ def test_an_answer_is_computed_once_and_one_that_is_broken_again(
         np.testing.assert_array_equal(found["0.loss"], first["0.loss"])
         assert path.read_bytes() == whole
     assert len(asked) == 4
-    other = tmp_path / "reference-0123.npz"
-    other.write_bytes(whole)
-    assert expected._read(other) is None, "it is the answer to another question"
 
     for changed in ({"seed": 4}, {"forward": False}, {"distinct": 3}, {"task": EVERYTHING}):
         expected.answer(dataclasses.replace(question, **changed))
     assert len(asked) == 8
-    assert len(list(tmp_path.glob("reference-????????????????????????????????.npz"))) == 5
+    found = {*tmp_path.glob("reference-????????????????????????????????.safetensors")}
+    assert len(found) == 5
+
+    for other in found - {path}:
+        other.write_bytes(whole)  # the answer to another question
+    again = expected.answer(dataclasses.replace(question, seed=4))
+    assert len(asked) == 9
+    assert again["0.loss"] != first["0.loss"]
 
 
 def test_the_oldest_answers_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ would count as the variant's.
 import contextlib
 import hashlib
 import inspect
-import io
 import pickle
 import subprocess
 import sys
@@ -19,10 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import safetensors.numpy
 from numpy.typing import NDArray
 
 from ptb_lm.bench.run.process import describe_end
 from ptb_lm.common import files
+from ptb_lm.common.errors import UserError
+from ptb_lm.training import tensors
 
 Answer = dict[str, NDArray[np.float64]]
 
@@ -30,7 +32,6 @@ INLINE = 1e8  # multiply-adds of a forward pass that are computed here
 # Sums of a sketch. It is prime, so that no row or column of a matrix falls into a few sums.
 WIDTH = 16_381
 CACHED_ANSWERS = 64  # the newest; one is 4 MB as a rule, 9 of four layers of two directions
-DIGEST = hashlib.sha256().digest_size
 # What an answer depends on beside its question: the files that compute it.
 SOURCES = (
     *("model/**/*.py", "bench/check/*.py"),
@@ -84,11 +85,18 @@ class GradientError(NamedTuple):
 
 def answer(question: Question) -> Answer:
     """Return the reference's answer, from the cache if it is there and whole."""
-    path = files.cache_folder() / f"reference-{_key(question)}.npz"
-    found = _read(path)
-    if found is None:
-        found = _compute(question)
-        _write(path, found)
+    key = _key(question)
+    path = files.cache_folder() / f"reference-{key}.safetensors"
+    with contextlib.suppress(UserError):  # it is not there, or is not as it was written
+        found, metadata = tensors.load(path, known=("question",))
+        if metadata == {"question": key}:
+            return found
+    found = _compute(question)
+    with contextlib.suppress(OSError):  # no disk to keep it on: it is computed again
+        tensors.save(path, found, {"question": key})
+        kept = sorted(path.parent.glob("reference-*.safetensors"), key=lambda each: each.stat().st_mtime)
+        for old in kept[:-CACHED_ANSWERS]:
+            old.unlink(missing_ok=True)
     return found
 
 
@@ -176,42 +184,11 @@ def _compute(question: Question) -> Answer:
         stderr = done.stderr.decode(errors="replace")
         sys.stderr.write(stderr)
         raise ChildProcessError(f"the reference's process {describe_end(done.returncode, stderr)}")
-    return _arrays(done.stdout)
+    return safetensors.numpy.load(done.stdout)
 
 
 def write_answer() -> None:
     """Write the answer to a pickled question of this program's own, which stdin has, to stdout."""
-    sys.stdout.buffer.write(_body(pickle.load(sys.stdin.buffer).answer()))  # noqa: S301
-
-
-def _read(path: Path) -> Answer | None:
-    """Return what a file holds; None if there is none, or if it is not as it was written."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    digest, body = content[:DIGEST], content[DIGEST:]
-    if hashlib.sha256(path.name.encode() + body).digest() != digest:
-        return None
-    return _arrays(body)
-
-
-def _arrays(body: bytes) -> Answer:
-    with np.load(io.BytesIO(body), allow_pickle=False) as arrays:
-        return dict(arrays)
-
-
-def _body(answer: Answer) -> bytes:
-    body = io.BytesIO()
-    arrays: dict[str, Any] = answer
-    np.savez(body, **arrays)
-    return body.getvalue()
-
-
-def _write(path: Path, answer: Answer) -> None:
-    content = _body(answer)
-    with contextlib.suppress(OSError):  # no disk to keep it on: it is computed again
-        files.atomic_write(path, hashlib.sha256(path.name.encode() + content).digest() + content)
-        kept = sorted(path.parent.glob("reference-*.npz"), key=lambda each: each.stat().st_mtime)
-        for old in kept[:-CACHED_ANSWERS]:
-            old.unlink(missing_ok=True)
+    question: Question = pickle.load(sys.stdin.buffer)  # noqa: S301
+    arrays = {name: np.asarray(value) for name, value in question.answer().items()}  # some are scalars
+    sys.stdout.buffer.write(safetensors.numpy.save(arrays))
