@@ -5,6 +5,7 @@ in the run directory) goes through these methods, which every rank calls at the 
 """
 
 import json
+import math
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,7 @@ TRAINING_JOBS = ("chief", "worker")  # of TensorFlow's processes; the others ser
 class Ranks:
     """One process alone, on one device or several; a framework's own class connects it to others.
 
-    That class overrides `broadcast`, `gather`, `sum_over_ranks` and `max_over_ranks`.
+    That class overrides `broadcast`, `gather` and `max_over_ranks`.
 
     Attributes:
         rank: The number of this process, counted from 0. The first one writes the files and speaks.
@@ -139,7 +140,7 @@ class Ranks:
 
     def sum_over_ranks(self, number: float) -> float:
         """Return the sum of a number over the ranks, in float64; equal on all to the bit."""
-        return number
+        return math.fsum(self.gather(number))
 
     def max_over_ranks(self, numbers: Sequence[int], *, after_step: bool = False) -> Sequence[int]:
         """Return the greatest value over the ranks, of each number.

@@ -116,10 +116,6 @@ class TensorFlowRanks(Ranks):
         return [pickle.loads(row.tobytes()) for row in rows]  # noqa: S301 (a rank's)
 
     @override
-    def sum_over_ranks(self, number: float) -> float:
-        return float(self._all_reduce(np.array([number], np.float64))[0])
-
-    @override
     def max_over_ranks(self, numbers: Sequence[int], *, after_step: bool = False) -> list[int]:
         return self._all_gather(np.array(numbers, np.int64)).max(axis=0).tolist()
 

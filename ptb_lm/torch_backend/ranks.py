@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore, _abort_process_group
 from typing_extensions import override
@@ -183,18 +182,12 @@ class TorchRanks(Ranks):
         return values
 
     @override
-    def sum_over_ranks(self, number: float) -> float:
-        return float(self._all_reduce(torch.tensor(number, dtype=torch.float64), dist.ReduceOp.SUM))
-
-    @override
     def max_over_ranks(self, numbers: Sequence[int], *, after_step: bool = False) -> list[int]:
-        found = self._all_reduce(torch.tensor(numbers), dist.ReduceOp.MAX, after_step=after_step)
-        return found.tolist()
-
-    def _all_reduce(self, numbers: Tensor, operation: Any, *, after_step: bool = False) -> Tensor:
+        found = torch.tensor(numbers)
+        group = self._step_groups["cpu"] if after_step else None
         with self.collective(after_step=after_step):
-            dist.all_reduce(numbers, op=operation, group=self._step_groups["cpu"] if after_step else None)
-        return numbers
+            dist.all_reduce(found, op=dist.ReduceOp.MAX, group=group)
+        return found.tolist()
 
     @contextlib.contextmanager
     def collective(self, *, after_step: bool = False) -> Iterator[None]:
