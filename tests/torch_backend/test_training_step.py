@@ -224,7 +224,7 @@ def test_weights_and_averages_are_exchanged_without_memory(precision: str, tiny_
     built = build(config, precision=precision)
     train_on(built, built.zero_state(config.batch_size), windows_of(config)[:4])
     weights = built.export_weights()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiled:
         built.swap_averages()
     averages = built.export_weights()
     assert all((weights[name] != averages[name]).any() for name in weights)
