@@ -110,6 +110,21 @@ def test_a_child_that_outlives_a_worker_does_not_hide_its_death(
     worker.close()
 
 
+def test_a_child_that_goes_on_takes_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = """
+        import os, sys, time
+        from ptb_lm.bench.run.worker import separate_replies
+        with separate_replies() as replies:
+            if os.fork():
+                time.sleep(1)
+            for line in sys.stdin:
+                print(line, end="", file=replies, flush=True)
+    """
+    answering = process(tmp_path, monkeypatch, program)
+    assert answering.ask(what="hello") == {"what": "hello"}
+    answering.close()
+
+
 ASKING = """
 from ptb_lm.bench.run.process import WORKER, Process
 worker = Process(WORKER)

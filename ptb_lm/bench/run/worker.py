@@ -272,8 +272,15 @@ def separate_replies() -> Iterator[TextIO]:
     """Yield the process's stdout; anything else that prints to stdout goes to stderr from now on."""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as replies:
         os.dup2(2, 1)
-        # A child that outlives us would keep the pipe open. It drops its copy without what is buffered there.
-        os.register_at_fork(after_in_child=lambda: replies.closed or os.dup2(2, replies.fileno()))
+        nothing = os.open(os.devnull, os.O_RDONLY)
+
+        def leave_pipes() -> None:
+            """See to it that a child takes no request and keeps no pipe open; what is buffered stays ours."""
+            os.dup2(nothing, 0)
+            if not replies.closed:
+                os.dup2(2, replies.fileno())
+
+        os.register_at_fork(after_in_child=leave_pipes)
         yield replies
 
 
