@@ -71,6 +71,15 @@ def test_no_line_of_help_is_broken_by_a_terminal_of_80_columns(
     assert [each for each in capsys.readouterr().out.splitlines() if len(each) > 80] == []
 
 
+@pytest.mark.parametrize("columns", ["1", "2"])
+def test_there_is_help_at_a_terminal_of_few_columns(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert runs.run_command(module_of("train"), "--help") == 0
+    assert "--learning-rate" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", commands.COMMANDS)
 def test_a_mistyped_flag_is_answered_with_the_nearest(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each flag of each command, with a letter too many, which is told before what is missing."""

@@ -87,7 +87,10 @@ class HelpFormatter(argparse.HelpFormatter):
     def _format_usage(self, *arguments: Any) -> str:
         # argparse does not break a list of choices, and indents by the command's name.
         words = super()._format_usage(*arguments).split()
-        return textwrap.fill(" ".join(words), self._width, subsequent_indent=" " * 7, **_WHOLE_WORDS) + "\n\n"
+        return (
+            textwrap.fill(" ".join(words), max(self._width, 1), subsequent_indent=" " * 7, **_WHOLE_WORDS)
+            + "\n\n"
+        )
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         words = " ".join(text.split())
