@@ -256,7 +256,7 @@ def _resume(trainer: Trainer, request: TrainRequest) -> bool:
         return False
     if request.run != request.config_on_disk:
         # Where its text lies now; nothing was computed on another device.
-        directory.write_config(replace(request.run, choice=before.choice))
+        directory.write_config(replace(trainer.run, choice=before.choice))
     directory.restore_metrics(trainer.progress.rows)
     cli.try_print_line(f"the run in {directory.path} is finished; to train it further, give more --epochs")
     display.report(result, directory)

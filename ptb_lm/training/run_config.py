@@ -166,7 +166,13 @@ class RunConfig:
             return self
         trained = Config.from_json(result["hyperparameters"])
         changes = {name: getattr(trained, name) for name in RESUMABLE_HYPERPARAMETERS if name != "epochs"}
-        earlier = tuple(each for each in self.earlier if each.end < (result["epochs"], 0))
+        done = result["epochs"], 0
+        earlier = tuple(
+            each if each.end < done else msgspec.structs.replace(each, settings={"epochs": planned})
+            for each in self.earlier
+            if (planned := each.settings.get("epochs"))
+            or each.end < done  # the planned ones stay those of now
+        )
         return replace(self, hyperparameters=self.hyperparameters.replace(**changes), earlier=earlier)
 
     def going_on(self, before: "RunConfig", *, epoch: int, step: int) -> "RunConfig":

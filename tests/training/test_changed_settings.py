@@ -52,7 +52,10 @@ def test_settings_that_trained_nothing_are_forgotten(epoch: int) -> None:
 )
 def test_more_epochs_are_a_change_where_they_change_the_learning_rate(schedule: str, told: list[str]) -> None:
     run = dataclasses.replace(RUN, hyperparameters=SMALL.replace(schedule=schedule, decay_after=0))
-    assert go_on(run, SMALL.epochs, epochs=20).changes == told
+    longer = go_on(run, SMALL.epochs, epochs=20, learning_rate=0.5)
+    assert [each for each in longer.changes if each.startswith("epochs")] == told
+    result = {"epochs": SMALL.epochs, "hyperparameters": run.hyperparameters.to_json()}
+    assert longer.as_trained(result, SMALL.epochs).changes == told, "the end is planned as it is now"
 
 
 def test_a_resume_is_not_refused_for_settings_that_were_never_together() -> None:
