@@ -60,10 +60,15 @@ class ParentRun:
             UserError: It is not a run directory, or has no weights, or its result.json is damaged.
         """
         directory = run_folders.find(path)
-        model, digest = tensors.read_with_digest(directory.weights_path, directory.read_model)
-        result = directory.read_result() or {}
+        (run, vocabulary, weights), digest = tensors.read_with_digest(
+            directory.weights_path, directory.read_model
+        )
+        if result := directory.read_result() or {}:  # config.json may be of a run that goes on, and fails
+            run = run.as_trained(result, result["epochs"])
         test_perplexity = result.get("test_perplexity")
-        return cls(directory, *model, weights_sha256=digest, test_perplexity=test_perplexity)
+        return cls(
+            directory, run, vocabulary, weights, weights_sha256=digest, test_perplexity=test_perplexity
+        )
 
     def derive_config(self, flag_values: Mapping[str, Any]) -> RunConfig:
         """Return the configuration of a new run that starts from this one, from the flags that were given.

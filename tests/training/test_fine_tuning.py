@@ -122,6 +122,18 @@ def test_the_result_says_from_where_it_came_and_new_words_become_unk(
     assert found == pytest.approx(runs.result(tuned)["test_perplexity"], abs=5e-5)
 
 
+def test_settings_that_trained_nothing_are_not_taken_over(run: Path, tmp_path: Path) -> None:
+    """As of a run that was resumed after its end, and diverged."""
+    directory = RunDirectory(shutil.copytree(run, tmp_path / "diverged"))
+    config = directory.read_config()
+    wild = config.hyperparameters.replace(epochs=9, learning_rate=9.0, max_grad_norm=99.0)
+    directory.write_config(dataclasses.replace(config, hyperparameters=wild))
+    flag_values = train.parse_flags(["--init-from", str(directory.path)])
+    found = ParentRun.read(directory.path).derive_config(flag_values).hyperparameters
+    assert found.max_grad_norm == config.hyperparameters.max_grad_norm
+    assert found.learning_rate == config.hyperparameters.learning_rate / 2
+
+
 @pytest.mark.parametrize("more", [(), ("--seeds", "1")])
 def test_a_damaged_result_of_the_earlier_run_is_refused_before_anything_is_written(
     more: tuple[str, ...], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
