@@ -245,14 +245,14 @@ def _resume(trainer: Trainer, request: TrainRequest) -> bool:
     assert request.config_on_disk is not None
     trainer.resume(request.config_on_disk)
     directory, epochs = request.directory, trainer.config.epochs
-    result, is_trained = directory.read_result(), trainer.progress.epoch == epochs
+    result, is_trained = directory.read_result(), trainer.is_trained()
     before = request.config_on_disk.as_trained(result or {}, epochs)
     if is_trained and before.hyperparameters.replace(epochs=epochs) != trainer.config:
         raise UserError(
             f"all epochs of the run in {directory.path} are done; other settings need more --epochs"
         )
     # A run that went on and has not been tested since still has the result of its earlier end.
-    if not (result and is_trained and result["epochs"] == epochs):
+    if not (result and trainer.progress.epoch == result["epochs"] == epochs):
         return False
     if request.run != request.config_on_disk:
         # Where its text lies now; nothing was computed on another device.

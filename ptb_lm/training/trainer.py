@@ -89,6 +89,12 @@ class Trainer:
         # A state may say how to compute.
         self.progress.environments.append(environment | self.backend.environment())
 
+    def is_trained(self) -> bool:
+        """Return whether all steps of the planned epochs are done; validation and test may be left."""
+        epoch, step = self.progress.epoch, self.progress.step
+        last = self.config.epochs - 1
+        return epoch > last or (epoch == last and step == self.plan.steps(epoch))
+
     def train(self) -> JsonObject:
         """Train to the last epoch, score the test split with the best weights, and return the result.
 

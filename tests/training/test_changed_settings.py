@@ -10,11 +10,13 @@ from rank_program import stopped_after
 
 from ptb_lm import compare, train
 from ptb_lm.common.errors import UserError
+from ptb_lm.data import corpus
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.presets import SMALL
 from ptb_lm.training import tensors
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
+from ptb_lm.training.window_plan import WindowPlan
 
 RUN = RunConfig(
     preset="small", recipe="tutorial", data="synthetic", choice=Choice.create(), hyperparameters=SMALL
@@ -82,6 +84,22 @@ def test_the_step_is_told_at_which_a_run_was_stopped(data: Path, tmp_path: Path)
     assert runs.run_command(train, "--resume", run, "--learning-rate", "0.5") == 0
     told = ["learning_rate 0.2 until step 1 of epoch 1, then 0.5"]
     assert RunDirectory(run).read_config().changes == told
+
+
+@pytest.mark.slow
+def test_settings_are_not_changed_when_only_a_validation_is_left(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, flags = tmp_path / "run", ["--learning-rate", "0.2", "--epochs", "1"]
+    with stopped_after(1):
+        assert runs.run_command(train, *runs.arguments(data, run, *flags)) == 143
+    config = RunDirectory(run).read_config().hyperparameters
+    with stopped_after(WindowPlan(corpus.load(data), config, seed=1).steps(0) - 1):
+        assert runs.run_command(train, "--resume", run) == 143
+    capsys.readouterr()
+    assert "more --epochs" in runs.refusal(capsys, train, "--resume", run, "--learning-rate", "0.5")
+    assert runs.run_command(train, "--resume", run) == 0
+    assert "continues with the validation of epoch 1" in capsys.readouterr().out
 
 
 @pytest.mark.slow
