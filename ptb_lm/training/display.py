@@ -65,9 +65,8 @@ def announce(
     )
     for what in ("processes", "devices"):
         if count := environment.get(what):  # of one of them, if there are several
-            cli.try_print_line(
-                f"{count} {what}, {run.hyperparameters.batch_size // count} rows of the batch each"
-            )
+            rows = run.hyperparameters.batch_size // count
+            cli.try_print_line(f"{count} {what}, {rows} row{'s' * (rows > 1)} of the batch each")
     cli.try_print_line(f"run directory {folder}")
     threads = environment.get("threads")
     busy = load.hint(threads) if isinstance(threads, int) and model.ranks.size == 1 else None
