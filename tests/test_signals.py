@@ -360,7 +360,7 @@ def test_runs_that_start_together_get_folders_of_their_own(
 ) -> None:
     """Both choose before either has made it; the clock stands still."""
     monkeypatch.setattr(run_folders, "working_folder", lambda: tmp_path)
-    monkeypatch.setattr(launch.time, "strftime", lambda *_: "now")
+    monkeypatch.setattr(run_folders.time, "strftime", lambda *_: "now")
     flags = ["--data", str(data), *runs.FLAGS, "--epochs", "1"]
     build, inner = launch.backend.build, []
 
