@@ -5,7 +5,6 @@ in the run directory) goes through these methods, which every rank calls at the 
 """
 
 import json
-import math
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -140,7 +139,7 @@ class Ranks:
 
     def sum_over_ranks(self, number: float) -> float:
         """Return the sum of a number over the ranks, in float64; equal on all to the bit."""
-        return math.fsum(self.gather(number))
+        return sum(self.gather(number), 0.0)
 
     def max_over_ranks(self, numbers: Sequence[int], *, after_step: bool = False) -> Sequence[int]:
         """Return the greatest value over the ranks, of each number.

@@ -8,6 +8,7 @@ from typing_extensions import override
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import cells, parameters, reference
 from ptb_lm.model.cells import lstm
+from ptb_lm.model.cells.cell import Cell
 from ptb_lm.model.presets import PRESETS, SMALL
 
 
@@ -138,3 +139,15 @@ def test_a_cell_without_a_recurrent_kernel_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setitem(cells.CELLS, "nameless", row)
     with pytest.raises(TypeError, match="recurrent_kernel"):
         cells.get("nameless")
+
+
+def test_what_a_cell_names_no_constant_for_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Drawn(lstm.LSTM):
+        name = "drawn"
+        constants = Cell.constants  # those of a cell that says nothing of them
+
+    monkeypatch.setattr(lstm, "Drawn", Drawn, raising=False)
+    row = cells.CellRow(declaration="ptb_lm.model.cells.lstm:Drawn", about="", layers={})
+    monkeypatch.setitem(cells.CELLS, "drawn", row)
+    weights = parameters.draw_initial(SMALL.replace(cell="drawn", hidden_size=4), 7, seed=1)
+    assert len({*weights["drawn.0.bias"]}) == 16
