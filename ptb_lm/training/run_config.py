@@ -167,13 +167,15 @@ class RunConfig:
         trained = Config.from_json(result["hyperparameters"])
         changes = {name: getattr(trained, name) for name in RESUMABLE_HYPERPARAMETERS if name != "epochs"}
         done = result["epochs"], 0
-        earlier = tuple(
-            each if each.end < done else msgspec.structs.replace(each, settings={"epochs": planned})
-            for each in self.earlier
-            if (planned := each.settings.get("epochs"))
-            or each.end < done  # the planned ones stay those of now
+        before = tuple(each for each in self.earlier if each.end < done)
+        # Of what was changed after the result only the planned epochs stay.
+        since = tuple(
+            msgspec.structs.replace(each, settings={"epochs": each.settings["epochs"]})
+            for each in self.earlier[len(before) :]
+            if "epochs" in each.settings
         )
-        return replace(self, hyperparameters=self.hyperparameters.replace(**changes), earlier=earlier)
+        hyperparameters = self.hyperparameters.replace(**changes)
+        return replace(self, hyperparameters=hyperparameters, earlier=before + since)
 
     def going_on(self, before: "RunConfig", *, epoch: int, step: int) -> "RunConfig":
         """Return the configuration of a resumed run, which remembers what trained it until now.
