@@ -201,6 +201,23 @@ class RunConfig:
             earlier += (EarlierSettings(epoch=epoch, step=step, settings=settings),)
         return replace(self, earlier=earlier)
 
+    def learning_rate_at(self, epoch: int, step: int, steps: int) -> float:
+        """Return the learning rate that a training step has, or had by the settings of then.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            step: Number of the step in it, from 0.
+            steps: Training steps of the epoch.
+        """
+        settings = dict[str, Any]()
+        for each in reversed(self.earlier):
+            if each.end > (epoch, step):
+                settings |= each.settings
+        if self.hyperparameters.schedule == "exponential":
+            # It remembers no planned epochs, and with those of now these settings may be impossible.
+            settings["epochs"] = epoch + 1
+        return self.hyperparameters.replace(**settings).learning_rate_at(epoch, step, steps)
+
     @property
     def changes(self) -> list[str]:
         """What was changed when the run was resumed: each value, and until when it was one."""

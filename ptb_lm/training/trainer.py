@@ -228,7 +228,7 @@ class Trainer:
             progress.clocked_tokens, progress.clocked_seconds = self._first_step
         steps = self.plan.steps(progress.epoch)
         first_rate, last_rate = (
-            self.config.learning_rate_at(progress.epoch, step, steps) for step in (0, steps - 1)
+            self.run.learning_rate_at(progress.epoch, step, steps) for step in (0, steps - 1)
         )
         row = metrics.epoch_row(
             progress,

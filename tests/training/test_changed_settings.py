@@ -12,6 +12,7 @@ from ptb_lm import compare, train
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
 from ptb_lm.model.choice import Choice
+from ptb_lm.model.config import SCHEDULES
 from ptb_lm.model.presets import SMALL
 from ptb_lm.training import tensors
 from ptb_lm.training.run_config import RunConfig
@@ -66,6 +67,21 @@ def test_a_resume_is_not_refused_for_settings_that_were_never_together() -> None
     assert go_on(after, 5).changes == after.changes == ["lr_decay 10.0 until epoch 5, then 0.5"]
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_rate_of_a_step_is_the_one_that_trained_it(schedule: str) -> None:
+    steps = 7
+    first = SMALL.replace(schedule=schedule, lr_decay=10.0, learning_rate=1e-8)
+    second = first.replace(learning_rate=2e-8)
+    run = go_on(dataclasses.replace(RUN, hyperparameters=first), 2, learning_rate=2e-8)
+    run = go_on(run, 5, step=3, lr_decay=0.5, epochs=1000)  # by which the first settings would overflow
+    for epoch, step, trained_by in (
+        *((1, steps - 1, first), (2, 0, second), (5, 2, second)),
+        *((5, 3, run.hyperparameters), (9, 0, run.hyperparameters)),
+    ):
+        rate = trained_by.learning_rate_at(epoch, step, steps)
+        assert run.learning_rate_at(epoch, step, steps) == rate, (epoch, step)
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [({"nonsense": 1}, "nonsense"), ({"hidden_size": 5}, "hidden_size"), ({"learning_rate": "x"}, "earlier")],
@@ -84,6 +100,19 @@ def test_the_step_is_told_at_which_a_run_was_stopped(data: Path, tmp_path: Path)
     assert runs.run_command(train, "--resume", run, "--learning-rate", "0.5") == 0
     told = ["learning_rate 0.2 until step 1 of epoch 1, then 0.5"]
     assert RunDirectory(run).read_config().changes == told
+
+
+@pytest.mark.slow
+def test_an_epoch_has_the_rate_that_trained_it(data: Path, tmp_path: Path) -> None:
+    """Its validation may come after a resume with another."""
+    run, flags = tmp_path / "run", ["--learning-rate", "0.2", "--decay-after", "9"]
+    with stopped_after(1):
+        assert runs.run_command(train, *runs.arguments(data, run, *flags)) == 143
+    steps = WindowPlan(corpus.load(data), RunDirectory(run).read_config().hyperparameters, seed=1).steps(0)
+    with stopped_after(steps - 1):
+        assert runs.run_command(train, "--resume", run) == 143
+    assert runs.run_command(train, "--resume", run, "--learning-rate", "0.5") == 0
+    assert [row["learning_rate"] for row in runs.metrics(run)] == [0.2, 0.5]
 
 
 @pytest.mark.slow
