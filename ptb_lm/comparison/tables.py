@@ -34,15 +34,6 @@ LAST_EPOCH = "The last epoch, where it is not the best"
 DIFFERENCES = "What differs"
 SHARED_CAPTION = "What is the same in all of them"
 
-# How the value of a setting is written, by its type; others are written as they are given to their flags.
-_TEXTS: dict[type, Callable[[Any], str]] = {
-    type(None): lambda _: NOTHING,
-    bool: lambda value: "yes" if value else "no",
-    int: "{:,}".format,
-    float: "{:.12g}".format,
-    list: lambda value: " ".join(map(str, value)) or NOTHING,
-}
-
 
 @dataclass(frozen=True)
 class _Figure:
@@ -231,7 +222,9 @@ def _csv_value(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    return _TEXTS.get(type(value), format_value)(value)
+    if value is None:
+        return NOTHING
+    return f"{value:,}" if type(value) is int else format_value(value) or NOTHING
 
 
 def curves(groups: Sequence[RunGroup]) -> CurvePlot:

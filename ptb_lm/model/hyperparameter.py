@@ -25,8 +25,12 @@ KINDS: dict[type, str] = {
 
 
 def format_value(value: Any) -> str:
-    """Return a value as it is given to its flag."""
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    """Return a value as a person writes it: 1.0 as 1, a switch as yes or no, a sequence as its values."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,8 +58,6 @@ def _effective(config: Config, field: str) -> str:
         run_flags.check_effects(config, {field: value})
     except UserError:
         return _IDLE
-    if isinstance(value, bool):
-        return ("no", "yes")[value]
     return f"{value:.4g}" if isinstance(value, float) else format_value(value) or "no"
 
 

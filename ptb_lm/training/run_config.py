@@ -13,6 +13,7 @@ from ptb_lm.common.json_fields import Count, Positive, convert
 from ptb_lm.data.preparation import PLAIN, Preparation, Tokenizer
 from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, Config
+from ptb_lm.model.hyperparameter import format_value
 
 Sha256: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
@@ -225,7 +226,8 @@ class RunConfig:
         for each in reversed(self.earlier):
             end = f"step {each.step} of epoch {each.epoch + 1}" if each.step else f"epoch {each.epoch}"
             for name, value in each.settings.items():
-                found[name] = f"{value} until {end}, then {found.get(name, newest[name])}"
+                after = found.get(name) or format_value(newest[name])
+                found[name] = f"{format_value(value)} until {end}, then {after}"
         return [f"{name} {values}" for name, values in found.items()]
 
     def differences(self, other: "RunConfig", *, ignore: Collection[str]) -> list[str]:

@@ -34,9 +34,10 @@ def go_on(before: RunConfig, epoch: int, step: int = 0, **changes: Any) -> RunCo
 def test_each_value_is_told_with_its_end() -> None:
     run = go_on(go_on(RUN, 2, learning_rate=0.5), 4, step=7, learning_rate=0.1, keep_prob=0.9)
     assert sorted(run.changes) == [
-        "keep_prob 1.0 until step 7 of epoch 5, then 0.9",
-        "learning_rate 1.0 until epoch 2, then 0.5 until step 7 of epoch 5, then 0.1",
+        "keep_prob 1 until step 7 of epoch 5, then 0.9",
+        "learning_rate 1 until epoch 2, then 0.5 until step 7 of epoch 5, then 0.1",
     ]
+    assert go_on(RUN, 2, variational=True).changes == ["variational no until epoch 2, then yes"]
     assert go_on(run, 6).changes == run.changes
 
 
@@ -45,7 +46,7 @@ def test_settings_that_trained_nothing_are_forgotten(epoch: int) -> None:
     wrong = go_on(RUN, epoch, learning_rate=9.0)
     assert go_on(wrong, epoch, learning_rate=SMALL.learning_rate).changes == []
     right = go_on(wrong, epoch, learning_rate=0.5)
-    assert right.changes == (["learning_rate 1.0 until epoch 2, then 0.5"] if epoch else [])
+    assert right.changes == (["learning_rate 1 until epoch 2, then 0.5"] if epoch else [])
     # A state of before, as after a crash.
     assert go_on(go_on(right, 3, learning_rate=0.1), epoch, learning_rate=0.5).changes == right.changes
 
@@ -64,7 +65,7 @@ def test_more_epochs_are_a_change_where_they_change_the_learning_rate(schedule: 
 def test_a_resume_is_not_refused_for_settings_that_were_never_together() -> None:
     run = dataclasses.replace(RUN, hyperparameters=SMALL.replace(lr_decay=10.0, learning_rate=1e-8))
     after = go_on(run, 5, lr_decay=0.5, epochs=1000)
-    assert go_on(after, 5).changes == after.changes == ["lr_decay 10.0 until epoch 5, then 0.5"]
+    assert go_on(after, 5).changes == after.changes == ["lr_decay 10 until epoch 5, then 0.5"]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
