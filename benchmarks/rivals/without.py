@@ -30,6 +30,7 @@ from ptb_lm.torch_backend import cpu, dropout, loss, network
 from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.exchange import WindowGradients
 from ptb_lm.torch_backend.optimizers import add_scaled
+from ptb_lm.torch_backend.precision import PRECISIONS
 from ptb_lm.torch_backend.training_step import TrainingStep
 
 Weights = Mapping[str, NDArray[Any]]
@@ -64,7 +65,7 @@ def own_softmax(config: Config, weights: Weights, **chosen: Any) -> TorchBackend
             add_scaled(self.network.masters.pairs, window.layers, scale)
             return norm
 
-    _check_update(config)
+    _check_update(config, chosen["precision"])
     replace(network, "SoftmaxLayer", AutogradSoftmax)
     return _cudnn(config, weights, kind=AutogradEnds, **chosen)
 
@@ -84,7 +85,7 @@ def sparse_embedding(config: Config, weights: Weights, **chosen: Any) -> TorchBa
             add_scaled(network.masters.pairs, window.layers, scale)
             return norm
 
-    _check_update(config)
+    _check_update(config, chosen["precision"])
     return _cudnn(config, weights, kind=DenseEmbedding, **chosen)
 
 
@@ -117,8 +118,10 @@ def chosen_library(config: Config, weights: Weights, **chosen: Any) -> TorchBack
     return _build("block_fused", TrainingStep, config, weights, chosen)
 
 
-def _check_update(config: Config) -> None:
-    """Refuse what an update of our own above leaves out."""
+def _check_update(config: Config, precision: str) -> None:
+    """Refuse what an update of our own above leaves out: float16's loss scale, for example."""
+    if PRECISIONS[precision].compute != PRECISIONS[precision].master:
+        raise UserError(f"this variant computes with the weights that it updates, and not in {precision}")
     if config.optimizer != "sgd" or config.weight_decay or config.tie_weights:
         raise UserError("this variant updates by SGD, without weight decay or tied weights")
 

@@ -72,7 +72,15 @@ def test_a_model_without_an_optimisation_equals_the_reference(what: str, undone:
 def test_what_an_update_leaves_out_is_refused(build: Any, changes: dict[str, Any]) -> None:
     config = Config(hidden_size=7, embedding_size=7).replace(**changes)
     with pytest.raises(UserError, match="updates by SGD, without weight decay or tied weights"):
-        build(config, parameters.draw_initial(config, 50, seed=1))
+        build(config, parameters.draw_initial(config, 50, seed=1), precision="fp32")
+
+
+@pytest.mark.parametrize("build", [without.own_softmax, without.sparse_embedding])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_an_update_is_refused_where_weights_are_copies_of_others(build: Any, precision: str) -> None:
+    config = Config(hidden_size=7)
+    with pytest.raises(UserError, match=f"not in {precision}"):
+        build(config, parameters.draw_initial(config, 50, seed=1), precision=precision)
 
 
 def test_masks_are_drawn_on_the_device_of_their_generator() -> None:
