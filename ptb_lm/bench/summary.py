@@ -87,15 +87,13 @@ def _group(
         for variant, own in by_variant.items()
     }
     several = len({row.work.precision for row in members}) > 1
-    # The number of processes may be planned when some variants of the session have already ended.
-    plans = group_by_key((row.session, row.planned_rounds) for row in members)
     results = [
         _result(
             own,
             blocks[variant],
             wrong.get(_program(own[0])),
             blocks.get(baseline, ()),
-            max(max(plans[row.session]) for row in own),
+            _planned_rounds(own, members),
             several,
         )
         for variant, own in by_variant.items()
@@ -108,6 +106,19 @@ def _group(
         work=(measured or members)[0].work,
         results=tuple(sorted(results, key=lambda each: -each.rate.median if each.blocks else math.inf)),
     )
+
+
+def _planned_rounds(own: Sequence[Row], members: Sequence[Row]) -> int:
+    """Return the number of rounds that a variant was to have, or has where a later plan has no more of them.
+
+    Args:
+        own: Its rows.
+        members: All rows of the group, the newest last.
+    """
+    # The number of processes may be planned when some variants of the session have already ended.
+    plans = group_by_key((row.session, row.planned_rounds) for row in members)
+    planned, newest = max(max(plans[row.session]) for row in own), max(plans[members[-1].session])
+    return min(planned, max(newest, len({row.round for row in own if row.is_measured})))
 
 
 def _result(

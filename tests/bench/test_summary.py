@@ -193,6 +193,23 @@ def test_rounds_are_missing_of_the_last_plan_of_the_pass(tmp_path: Path) -> None
     assert [result.notes for result in group.results] == [(), ("only 3 of 24 rounds",)]
 
 
+@pytest.mark.parametrize(("newest", "unfinished"), [(10, None), (12, None), (14, 14), (30, 24)])
+def test_a_later_plan_of_fewer_rounds_is_the_one_that_counts(
+    newest: int, unfinished: int | None, tmp_path: Path
+) -> None:
+    """A run of two variants was interrupted, and went on with a third, which had no part in its plan."""
+    rows = [
+        *rounds({"torch/basic": 1.0, "torch/cudnn": 2.0}, count=12, planned_rounds=24),
+        *rounds(SPEEDS, count=newest, planned_rounds=newest, session="later"),
+    ]
+    kept = [each for each in rows if each["session"] != "later" or each["variant"] != "torch/cudnn"]
+    group = group_of(tmp_path, kept)
+    found = group.result("torch/cudnn")
+    assert group.unfinished is (found if unfinished else None)
+    assert found.notes == ((f"only 12 of {unfinished} rounds",) if unfinished else ())
+    assert (group.result("torch/block").rounds, group.result("torch/block").notes) == (newest, ())
+
+
 @pytest.mark.parametrize(
     ("baseline", "why"),
     [
