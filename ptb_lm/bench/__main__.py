@@ -183,7 +183,7 @@ _COMMANDS: Mapping[str, tuple[str, Flags]] = {
             "folder": {
                 "type": Path,
                 "metavar": "DIR",
-                "help": "the folder that run wrote, or a NAME.jsonl.gz of results/bench",
+                "help": "the folder that run wrote, or a NAME.jsonl.gz, whose report goes to bench/NAME",
             },
             **_BASELINE_OF_ROWS,
             "--runs": {

@@ -352,7 +352,9 @@ def test_an_archive_is_reported_and_compared(
     monkeypatch.setattr(files, "working_folder", lambda: tmp_path)
     one, two = (ROOT / "results" / "bench" / f"{name}.jsonl.gz" for name in ("quick-cpu", "quick-xeon-cpu"))
     assert bench.main(["report", str(one)]) == 0
-    report = (tmp_path / "bench" / "quick-cpu" / "report.md").read_text(encoding="utf-8")
+    path = tmp_path / "bench" / "quick-cpu" / "report.md"
+    assert str(path) in capsys.readouterr().out
+    report = path.read_text(encoding="utf-8")
     for row in rows.read(one)[0]:
         assert f"`{row.variant}`" in report
     assert bench.main(["compare", str(tmp_path / "bench" / "quick-cpu"), str(one)]) == 0
