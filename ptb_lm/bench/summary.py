@@ -117,7 +117,8 @@ def _planned_rounds(own: Sequence[Row], members: Sequence[Row]) -> int:
     """
     # The number of processes may be planned when some variants of the session have already ended.
     plans = group_by_key((row.session, row.planned_rounds) for row in members)
-    planned, newest = max(max(plans[row.session]) for row in own), max(plans[members[-1].session])
+    planned = max(max(plans[row.session]) for row in own)
+    newest = next((max(plans[row.session]) for row in reversed(members) if row.is_measured), planned)
     return min(planned, max(newest, len({row.round for row in own if row.is_measured})))
 
 
