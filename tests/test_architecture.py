@@ -44,7 +44,6 @@ FRAMEWORK_MODULES = {
         "ptb_lm.bench.rivals",
         "benchmarks.rivals",
         "sequence_classifier.on_tensorflow",
-        "sequence_classifier.tensorflow_network",
     ),
     "keras": ("benchmarks.rivals",),
     "jax": ("benchmarks.rivals",),

@@ -111,12 +111,14 @@ class Classifier(Model):
 CLASSIFIERS: dict[str, Framework] = {
     "torch": replace(
         FRAMEWORKS["torch"],
-        build="sequence_classifier.on_torch:build",
+        build="sequence_classifier.on_torch:TorchClassifier",
         executions=("eager", "compile", "jit"),
         precisions=("fp32", "fp64"),
         needs_cuda=(),
     ),
-    "tensorflow": replace(FRAMEWORKS["tensorflow"], build="sequence_classifier.on_tensorflow:build"),
+    "tensorflow": replace(
+        FRAMEWORKS["tensorflow"], build="sequence_classifier.on_tensorflow:TensorFlowClassifier"
+    ),
 }
 
 

@@ -38,15 +38,6 @@ from sequence_classifier import (
 )
 
 
-def build(config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> "TorchClassifier":
-    """Build the classifier; see sequence_classifier.build.
-
-    Raises:
-        UserError: There is no such device, or no compiler.
-    """
-    return TorchClassifier(config, weights, choice)
-
-
 class InvertedDropout:
     """Dropout with a fresh mask at each call.
 
@@ -69,7 +60,11 @@ class InvertedDropout:
 
 
 class TorchClassifier(Classifier):
-    """A sequence classifier in torch, with Adam."""
+    """A sequence classifier in torch, with Adam.
+
+    Raises:
+        UserError: There is no such device, or no compiler.
+    """
 
     def __init__(self, config: ClassifierConfig, weights: Mapping[str, NDArray[Any]], choice: Choice) -> None:
         self.runtime = Runtime(choice)

@@ -15,7 +15,7 @@ from ptb_lm.model.frameworks import FRAMEWORKS
 
 tf = pytest.importorskip("tensorflow")
 
-from sequence_classifier.tensorflow_network import InvertedDropout  # noqa: E402
+from sequence_classifier.on_tensorflow import InvertedDropout  # noqa: E402
 
 from ptb_lm.tf_backend.adam import Adam  # noqa: E402
 from ptb_lm.tf_backend.runtime import apply_execution  # noqa: E402
