@@ -1,7 +1,6 @@
 """The sequence classifier in torch: every model, direction, loss and length, against the NumPy reference."""
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,14 @@ import torch
 from sequence_classifier import CLASSIFIERS, LOSSES, Batch, ClassifierConfig, reference
 from sequence_classifier.on_torch import InvertedDropout
 from support import assert_arrays, trace_alone
-from torch import Tensor
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import reference_updates
 from ptb_lm.model.choice import Choice
+from ptb_lm.torch_backend.dropout import derive_seed
 
 BATCH, STEPS = 5, 6
+SEED = 3  # of dropout
 # Some end together, some alone; between two ends lies one step, or several.
 LENGTHS = np.array([4, 6, 3, 4, 6], np.int32)
 
@@ -93,57 +93,30 @@ def test_loss_gradients_and_predictions_equal_the_reference(
     assert_arrays(built.export_weights(), weights, atol=1e-7 if precision == "fp32" else 0)
 
 
-class RecordedDropout:
-    """Applies the masks of another dropout, and keeps them."""
-
-    def __init__(self, dropout: InvertedDropout) -> None:
-        self.dropout = dropout
-        self.masks: list[np.ndarray] = []
-
-    def __call__(self, x: Tensor) -> Tensor:
-        mask = self.dropout(torch.ones_like(x))
-        self.masks.append(mask.detach().cpu().numpy())
-        return x * mask
-
-
-class Trajectory:
-    """Steps of the reference, each done once, with the masks of the first model that did it.
-
-    The same seed must draw the same masks for every model.
-    """
-
-    def __init__(self, config: ClassifierConfig, lengths: np.ndarray | None) -> None:
-        self.config, self.lengths = config, lengths
-        self.weights = random_weights(config)
-        self.adam = reference_updates.adam_zero_state(self.weights)
-        self.steps: list[tuple[Sequence[np.ndarray], float, dict[str, np.ndarray]]] = []
-        self.cut: list[np.ndarray] = []
-
-    def step(self, number: int, masks: Sequence[np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
-        """Return the loss of a step, and the weights after it."""
-        if number == len(self.steps):
-            self.steps.append(
-                (masks, *self._next(random_batch(self.config, self.lengths, seed=number), masks))
-            )
-        drawn, loss, weights = self.steps[number]
-        for mask, expected in zip(masks, drawn, strict=True):
-            np.testing.assert_array_equal(mask, expected)
-        return loss, weights
-
-    def _next(self, batch: Batch, masks: Sequence[np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
-        rate, bound = self.config.learning_rate, self.config.clip_value
-        loss, gradients = reference.loss_and_gradients(self.config, self.weights, batch, masks=masks)
-        self.weights, self.adam = reference.adam(
-            self.weights, gradients, self.adam, learning_rate=rate, clip_value=bound
-        )
-        self.cut.extend(abs(gradient.ravel()) > (bound or np.inf) for gradient in gradients.values())
-        return loss, self.weights
-
-
 @functools.cache
-def trajectory(config: ClassifierConfig, *, lengths: bool, device: str) -> Trajectory:
-    """The steps of the reference; the device, because each kind of them draws other masks."""
-    return Trajectory(config, LENGTHS if lengths else None)
+def twenty_steps(
+    config: ClassifierConfig, *, lengths: bool, device: str
+) -> tuple[list[tuple[float, dict[str, np.ndarray]]], np.ndarray]:
+    """The reference's loss at each step and its weights after it; and flags of what the bound has cut.
+
+    Its masks are those of a twin of the models' stream, which is the same for all of them on a device.
+    """
+    twin = InvertedDropout(config.keep_prob, device=torch.device(device), seed=derive_seed(SEED))
+    directions = 2 if config.bidirectional else 1
+    widths = [config.input_size, *(directions * hidden for hidden in config.hidden_sizes)]
+    ones = [torch.ones(STEPS, BATCH, width, dtype=torch.float64, device=device) for width in widths]
+    weights, steps, cut = random_weights(config), [], []
+    adam = reference_updates.adam_zero_state(weights)
+    for step in range(20):
+        batch = random_batch(config, LENGTHS if lengths else None, seed=step)
+        masks = [twin(each).cpu().numpy() for each in ones]
+        loss, gradients = reference.loss_and_gradients(config, weights, batch, masks=masks)
+        weights, adam = reference.adam(
+            weights, gradients, adam, learning_rate=config.learning_rate, clip_value=config.clip_value
+        )
+        steps.append((loss, weights))
+        cut += [abs(gradient.ravel()) > (config.clip_value or np.inf) for gradient in gradients.values()]
+    return steps, np.concatenate(cut)
 
 
 @pytest.mark.slow
@@ -155,19 +128,15 @@ def trajectory(config: ClassifierConfig, *, lengths: bool, device: str) -> Traje
 def test_twenty_steps_equal_the_reference(
     model: str, bidirectional: bool, loss: str, lengths: np.ndarray | None, device: str
 ) -> None:
-    """The reference gets the masks of dropout; the bound cuts some of the elements, where there is one."""
+    """Dropout draws the masks of its stream; the bound cuts some of the elements, where there is one."""
     clip_value = None if loss == "cross_entropy" and not bidirectional else 0.05
     config = make_config(bidirectional, loss, keep_prob=0.7, clip_value=clip_value, learning_rate=0.01)
-    built = build(config, model=model, device=device)
-    reference_steps = trajectory(config, lengths=lengths is not None, device=device)
-    for step in range(20):
-        built.dropout = RecordedDropout(built.dropout)
+    built = build(config, model=model, device=device, seed=SEED)
+    steps, cut = twenty_steps(config, lengths=lengths is not None, device=device)
+    for step, (expected, weights) in enumerate(steps):
         measured = built.train_step(random_batch(config, lengths, seed=step))
-        masks, built.dropout = built.dropout.masks, built.dropout.dropout
-        expected, weights = reference_steps.step(step, masks)
         assert built.read([measured]) == [pytest.approx(expected, rel=1e-9)], f"step {step}"
         assert_arrays(built.export_weights(), weights, atol=1e-8)
-    cut = np.concatenate(reference_steps.cut)
     assert cut.any() == (clip_value is not None)
     assert not cut.all()
 
