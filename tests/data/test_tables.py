@@ -107,12 +107,6 @@ def test_rows_without_a_text_are_counted_once(tmp_path: Path) -> None:
     assert corpus.load(folder).notes == ("8 rows without a text left out",)
 
 
-def test_a_tsv_of_one_column_may_have_commas(tmp_path: Path) -> None:
-    path = tmp_path / "a.tsv"
-    path.write_text("sentence, of a court\nthe judge, who sues\na; b\n")
-    assert list(text_file.lines(TextSlice(path))) == ["the judge, who sues", "a; b"]
-
-
 ERRORS = {
     "header.csv": ("id,text\n1,a b\n2,a zzz\n", "line 3"),
     "blank.csv": ("id,text\n\n1,a b\n\n2,a zzz\n3,b\n", "line 5"),
@@ -231,15 +225,6 @@ def test_a_name_of_two_columns_names_no_text(tmp_path: Path) -> None:
         list(text_file.lines(TextSlice(tmp_path / "a.csv", column="text")))
 
 
-@pytest.mark.parametrize("kind", [".csv", ".tsv"])
-def test_columns_are_named_in_the_first_line(kind: str, tmp_path: Path) -> None:
-    """After an empty one, semicolons would be part of the text."""
-    path = tmp_path / f"a{kind}"
-    path.write_text("\nid;text\n1;hello there\n")
-    with pytest.raises(UserError, match="line 1: it is empty"):
-        list(text_file.lines(TextSlice(path)))
-
-
 @pytest.mark.parametrize("first", ["1984", "nan", ""])
 @pytest.mark.parametrize("kind", [".csv", ".jsonl"])
 def test_a_text_may_begin_with_a_number(kind: str, first: str, tmp_path: Path) -> None:
@@ -271,6 +256,9 @@ def test_a_parquet_column_of_other_text_is_found(tmp_path: Path) -> None:
     ("name", "content", "problem"),
     [
         ("a.jsonl", b'{"text": "a"}\n["a"]\n', "line 2: .*JSON object"),
+        # Were an empty line passed over, semicolons would be part of the text.
+        ("a.csv", b"\nid;text\n1;hello there\n", "line 1: it is empty"),
+        ("a.tsv", b"\nid;text\n1;hello there\n", "line 1: it is empty"),
         ("a.csv", b'text,n\n"a" b,1\n', "line 2: .* before the next comma; double"),
         ("a.csv", b'"text" n\na\n', "line 1: .* before the next comma"),
         ("a.csv", b'id;text\n1;"a\nb"\n2;"c" d\n', "line 4: .* before the next semicolon"),
@@ -363,13 +351,28 @@ def test_json_objects_from_a_pipe_are_refused(monkeypatch: pytest.MonkeyPatch) -
         list(text_file.lines(TextSlice(text_file.STDIN)))
 
 
-def test_text_that_only_looks_like_json_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    for content in ('{"a": 1}\nand a word\n', "{ a }\n", "{" * 100_000 + "\n"):
-        path.write_text(content)
-        assert list(text_file.lines(TextSlice(path))) == content.splitlines()
+@pytest.mark.parametrize(
+    ("name", "content", "lines"),
+    [
+        # What only looks like JSON, or like several columns.
+        ("a.txt", '{"a": 1}\nand a word\n', ['{"a": 1}', "and a word"]),
+        ("a.txt", "{ a }\n", ["{ a }"]),
+        ("a.txt", "{" * 100_000 + "\n", ["{" * 100_000]),
+        ("a.tsv", "sentence, of a court\nthe judge, who sues\na; b\n", ["the judge, who sues", "a; b"]),
+        # Half a surrogate pair becomes a character.
+        ("a.jsonl", '{"text": "a \\ud83d b"}\n', ["a \ufffd b"]),
+    ],
+    ids=range(5),
+)
+def test_unusual_texts_are_read(name: str, content: str, lines: list[str], tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    assert list(text_file.lines(TextSlice(tmp_path / name))) == lines
+
+
+def test_plain_text_has_no_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("{ a }\n")
     with pytest.raises(UserError, match=r"plain text, .*--text-column"):
-        list(text_file.lines(TextSlice(path, column="a")))
+        list(text_file.lines(TextSlice(tmp_path / "a.txt", column="a")))
 
 
 def test_text_that_begins_as_json_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,11 +386,6 @@ def test_text_that_begins_as_json_is_read_in_pieces(tmp_path: Path, monkeypatch:
     finally:
         tracemalloc.stop()
     assert peak < 200 * text_file.CHUNK_BYTES
-
-
-def test_half_a_surrogate_pair_becomes_a_character(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "a \\ud83d b"}\n')
-    assert list(text_file.lines(TextSlice(tmp_path / "a.jsonl"))) == ["a \ufffd b"]
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.txt.zst", "hf:some/data"])
