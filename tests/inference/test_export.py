@@ -23,6 +23,7 @@ from ptb_lm.export import write_model
 from ptb_lm.model import parameters, reference
 from ptb_lm.model.presets import SMALL
 from ptb_lm.training import tensors
+from ptb_lm.training.run_directory import RunDirectory
 
 torch = pytest.importorskip("torch")
 
@@ -74,14 +75,8 @@ def own_units(weights: Mapping[str, np.ndarray], state_LBH: np.ndarray) -> list[
 
 def check(run: Path, call: Call, shapes: list[tuple[int, int]]) -> None:
     """Compare with the plain module at all shapes, and with the reference at the small ones."""
-    from ptb_lm.inference.torch_module import to_torch
-    from ptb_lm.training.run_directory import RunDirectory
-
-    directory = RunDirectory(run)
-    config = directory.read_config()
-    vocabulary = directory.read_vocabulary()
-    weights = directory.read_weights(config, vocabulary)
-    module = to_torch(config.hyperparameters, weights)
+    config, vocabulary, weights = RunDirectory(run).read_model()
+    module = torch_module.to_torch(config.hyperparameters, weights)
     layers, hidden = config.hyperparameters.num_layers, max(config.hyperparameters.hidden_sizes)
     for batch, time in shapes:
         rng = np.random.default_rng(time)

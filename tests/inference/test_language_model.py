@@ -24,6 +24,7 @@ import ptb_lm
 from ptb_lm.common.errors import DivergenceError, LineError, UserError
 from ptb_lm.data.preparation import SPACE
 from ptb_lm.inference import language_model, reader
+from ptb_lm.inference.inputs import encode_lines
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.sampling import Sampler
 from ptb_lm.model import backend, reference
@@ -240,16 +241,8 @@ def test_only_a_window_of_sentences_is_read_ahead(
     for count, scored in enumerate(itertools.islice(model.score_each(endless()), 10_000), 1):
         assert len(scored.words) == count % 7 + 1
         assert count <= read < count + reader.CHUNK_SENTENCES
-    lengths = [
-        len(window) for window in reader.chunk_sentences(model_encoded(model, ["a b c"] * 10), words=12)
-    ]
-    assert lengths == [3, 3, 3, 1]
-
-
-def model_encoded(model: LanguageModel, sentences: list[str]) -> Iterator[object]:
-    from ptb_lm.inference.inputs import encode_lines
-
-    return encode_lines(sentences, model.vocabulary)
+    sentences = encode_lines(["a b c"] * 10, model.vocabulary)
+    assert [len(window) for window in reader.chunk_sentences(sentences, words=12)] == [3, 3, 3, 1]
 
 
 def test_batches_are_of_like_lengths_and_hold_every_sentence_once() -> None:
@@ -354,8 +347,6 @@ def test_unk_is_drawn_where_that_is_allowed(model: LanguageModel) -> None:
 
 
 def test_generating_keeps_nothing_of_earlier_words(model: LanguageModel) -> None:
-    import torch
-
     def tensors() -> int:
         gc.collect()
         return sum(thing.numel() for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor))
@@ -454,8 +445,6 @@ def test_the_embeddings_are_read_only(model: LanguageModel) -> None:
 
 
 def test_the_plain_module_gives_the_same_numbers(model: LanguageModel) -> None:
-    import torch
-
     module = model.to_torch()
     for sentence in SENTENCES:
         (scored,) = model.score(sentence)

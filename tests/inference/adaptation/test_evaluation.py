@@ -72,9 +72,7 @@ def run_evaluate(
 
 def read_run(run: Path) -> tuple[RunConfig, dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return a run's configuration, its weights, and the ids of its splits."""
-    directory = RunDirectory(run)
-    config, vocabulary = directory.read_config(), directory.read_vocabulary()
-    weights = directory.read_weights(config, vocabulary)
+    config, vocabulary, weights = RunDirectory(run).read_model()
     return config, weights, run_data.load_again(config, vocabulary).splits
 
 
