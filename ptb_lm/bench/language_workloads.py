@@ -4,6 +4,8 @@ Sizes and protocols are those of the tables that a suite makes again; benchmarks
 """
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,9 +47,11 @@ _WHOLE_STEP = Variant("outer-torch/cudnn/compile", "PyTorch cudnn, torch.compile
 _XLA = Variant("tensorflow/basic/xla", "TensorFlow basic, XLA")
 
 
-def _preset(name: str, *, variants: tuple[Variant, ...], baseline: str, **measured: Any) -> Workload:
-    task = LanguageTask(config=PRESETS[name], vocabulary_size=PTB_VOCABULARY)
-    return Workload(name=name, task=task, variants=variants, baseline=baseline, **measured)
+_ptb_task = functools.partial(LanguageTask, vocabulary_size=PTB_VOCABULARY)
+
+
+def _preset(name: str, **measured: Any) -> Workload:
+    return Workload(name=name, task=_ptb_task(config=PRESETS[name]), **measured)
 
 
 _WORD_LANGUAGE_MODEL = Workload(
@@ -70,7 +74,7 @@ _WORD_LANGUAGE_MODEL = Workload(
 # What `python -m ptb_lm.train --config medium` trains: other masks, which plain loops do not have.
 _MEDIUM_BY_DEFAULT = Workload(
     name="medium-default-recipe",
-    task=LanguageTask(config=RECIPES["default"]["medium"], vocabulary_size=PTB_VOCABULARY),
+    task=_ptb_task(config=RECIPES["default"]["medium"]),
     variants=MODELS,
     baseline="torch/basic",
 )
@@ -111,20 +115,16 @@ def _every_execution(framework: str) -> Iterator[Variant]:
     row = FRAMEWORKS[framework]
     for model in row.models:
         options = row.options(model)
-        for execution in options["execution"]:
-            if execution == "auto":
-                continue
-            for unroll in options["unroll"]:
-                # Eager has no graph to unroll into.
-                if execution == "eager" and unroll != row.unrolls[0]:
-                    continue
-                parts = [framework, model, execution, unroll]
-                if unroll == row.unrolls[0]:
+        for execution, unroll in itertools.product(options["execution"], options["unroll"]):
+            parts = [framework, model, execution, unroll]
+            if unroll == row.unrolls[0]:
+                parts.pop()
+                if execution == row.executions[0]:
                     parts.pop()
-                    if execution == row.executions[0]:
-                        parts.pop()
-                name = "/".join(parts)
-                yield Variant(name, name)
+            elif execution == "eager":  # which has no graph to unroll into
+                continue
+            if execution != "auto":
+                yield Variant("/".join(parts), "/".join(parts))
 
 
 _EVERY = (
@@ -133,26 +133,22 @@ _EVERY = (
     *_every_execution("tensorflow"),
 )
 EXECUTIONS = tuple(
-    dataclasses.replace(
-        _preset(name, variants=_EVERY, baseline=PLAIN_TORCH), measured_twice="torch/cudnn/eager"
-    )
+    _preset(name, variants=_EVERY, baseline=PLAIN_TORCH, measured_twice="torch/cudnn/eager")
     for name in ("small", "medium")
 )
 
 
 def _cell_workload(cell: str) -> Workload:
     """Return small with another cell, by all that compute it."""
-    small = _preset("small", variants=(), baseline="torch/basic")
     computed = cells.CELLS[cell].layers.items()
     names = [f"{framework}/{model}" for framework, models in computed for model in models]
-    clock = LanguageTask.clock if cell == cells.LSTM else LanguageTask.clock.replace("LSTM", cell)
-    return dataclasses.replace(
-        small,
-        name="small" if cell == cells.LSTM else f"small-{cell}",
-        task=LanguageTask(
-            config=PRESETS["small"].replace(cell=cell), vocabulary_size=PTB_VOCABULARY, clock=clock
-        ),
+    is_lstm = cell == cells.LSTM
+    clock = LanguageTask.clock if is_lstm else LanguageTask.clock.replace("LSTM", cell)
+    return Workload(
+        name="small" if is_lstm else f"small-{cell}",
+        task=_ptb_task(config=PRESETS["small"].replace(cell=cell), clock=clock),
         variants=tuple(Variant(name, name) for name in names if not name.endswith("/persistent")),
+        baseline="torch/basic",
         measured_twice="torch/basic",  # which computes every cell
     )
 
@@ -162,7 +158,7 @@ CELLS = tuple(map(_cell_workload, cells.CELLS))
 _TORCH = ("basic", "block", "block_fused", "cudnn")
 
 
-def _shared_by(name: str, processes: tuple[int, ...], *, batch_size: int | None = None) -> Workload:
+def _shared_by(preset: str, batch_size: int, processes: tuple[int, ...]) -> Workload:
     """Return a preset as each number of processes trains it; another batch has another name."""
     frameworks = {1: "torch", **{count: f"torch-{count}-processes" for count in processes}}
     labels = {
@@ -170,31 +166,30 @@ def _shared_by(name: str, processes: tuple[int, ...], *, batch_size: int | None 
         for model in _TORCH
         for count, framework in frameworks.items()
     }
-    workload = _preset(name, variants=name_variants(labels), baseline="torch/cudnn")
-    if batch_size is None:
-        return workload
-    task = LanguageTask(config=PRESETS[name].replace(batch_size=batch_size), vocabulary_size=PTB_VOCABULARY)
-    return dataclasses.replace(workload, name=f"{name}-batch-{batch_size}", task=task)
+    is_usual = batch_size == PRESETS[preset].batch_size
+    return Workload(
+        name=preset if is_usual else f"{preset}-batch-{batch_size}",
+        task=_ptb_task(config=PRESETS[preset].replace(batch_size=batch_size)),
+        variants=name_variants(labels),
+        baseline="torch/cudnn",
+    )
 
 
 # Strong scaling: the preset's batch of 20 is shared. With the larger batches each process has 20 rows.
 SCALING = tuple(
-    workload
-    for name in ("small", "medium")
-    for workload in (
-        _shared_by(name, (2, 4)),
-        _shared_by(name, (2,), batch_size=40),
-        _shared_by(name, (4,), batch_size=80),
-    )
+    _shared_by(preset, batch_size, processes)
+    for preset in ("small", "medium")
+    for batch_size, processes in ((20, (2, 4)), (40, (2,)), (80, (4,)))
 )
 
+_STACKED_TASK = LanguageTask(
+    config=Config(num_layers=3, hidden_size=256, embedding_size=128, num_steps=50, batch_size=128),
+    vocabulary_size=10_001,
+    unit="sequences",
+)
 _STACKED = Workload(
     name="3x256",
-    task=LanguageTask(
-        config=Config(num_layers=3, hidden_size=256, embedding_size=128, num_steps=50, batch_size=128),
-        vocabulary_size=10_001,
-        unit="sequences",
-    ),
+    task=_STACKED_TASK,
     variants=name_variants(
         {
             "tensorflow/basic/eager": "TF Eager, fine-grained cell",
@@ -230,39 +225,35 @@ _STACKED = Workload(
 )
 STACKED = (_STACKED,)
 
-_PEAK_VARIANTS = name_variants(
-    {
-        "plain-torch/cudnn@tf32": "PyTorch modules, plain loop",
-        "plain-torch/cudnn@bf16": "PyTorch modules, plain loop",
-        "torch/cudnn/eager@fp32": "PyTorch cudnn, eager",
-        "torch/cudnn/graph@fp32": "PyTorch cudnn, CUDA graph",
-        "torch/cudnn/graph@tf32": "PyTorch cudnn, CUDA graph",
-        "torch/cudnn/graph@bf16": "PyTorch cudnn, CUDA graph",
-        "torch/cudnn/graph@fp16": "PyTorch cudnn, CUDA graph",
-        "torch/persistent/graph@fp16": "PyTorch persistent, CUDA graph",
-        "torch/block_fused/graph@tf32": "PyTorch block_fused, CUDA graph",
-        "tensorflow/cudnn": "TensorFlow cudnn (CudnnRNNV3)",
-    }
-)
-
-
-def _peak(workload: Workload) -> Workload:
-    """Return a workload with the fastest variants that there are, and the plain loop in TF32."""
-    assert isinstance(workload.task, LanguageTask)
-    return dataclasses.replace(
-        workload,
-        task=dataclasses.replace(workload.task, unit="words"),
-        variants=_PEAK_VARIANTS,
-        baseline="plain-torch/cudnn@tf32",
-        measured_twice="torch/cudnn/graph@tf32",
-        passes=("train",),
-        warm_up_steps=10,
-        needs_cuda="the suite peak compares what only a CUDA device has: TF32 and CUDA graphs",
-    )
-
-
+# The fastest variants that there are, and the plain loop in TF32.
+_PEAK: dict[str, Any] = {
+    "variants": name_variants(
+        {
+            "plain-torch/cudnn@tf32": "PyTorch modules, plain loop",
+            "plain-torch/cudnn@bf16": "PyTorch modules, plain loop",
+            "torch/cudnn/eager@fp32": "PyTorch cudnn, eager",
+            "torch/cudnn/graph@fp32": "PyTorch cudnn, CUDA graph",
+            "torch/cudnn/graph@tf32": "PyTorch cudnn, CUDA graph",
+            "torch/cudnn/graph@bf16": "PyTorch cudnn, CUDA graph",
+            "torch/cudnn/graph@fp16": "PyTorch cudnn, CUDA graph",
+            "torch/persistent/graph@fp16": "PyTorch persistent, CUDA graph",
+            "torch/block_fused/graph@tf32": "PyTorch block_fused, CUDA graph",
+            "tensorflow/cudnn": "TensorFlow cudnn (CudnnRNNV3)",
+        }
+    ),
+    "baseline": "plain-torch/cudnn@tf32",
+    "measured_twice": "torch/cudnn/graph@tf32",
+    "warm_up_steps": 10,
+    "needs_cuda": "the suite peak compares what only a CUDA device has: TF32 and CUDA graphs",
+}
 PEAK = (
-    *(_peak(_preset(name, variants=(), baseline="")) for name in ("medium", "large")),
+    _preset("medium", **_PEAK),
+    _preset("large", **_PEAK),
     # By another name than stacked-lm's, whose published figures are of sequences.
-    dataclasses.replace(_peak(_STACKED), name="3x256-words"),
+    Workload(
+        name="3x256-words",
+        task=dataclasses.replace(_STACKED_TASK, unit="words"),
+        min_steps=_STACKED.min_steps,
+        **_PEAK,
+    ),
 )
