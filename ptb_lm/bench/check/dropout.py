@@ -16,7 +16,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,7 +29,6 @@ from ptb_lm.bench.check.update import check_update
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.model import reference
 from ptb_lm.model.backend import Backend
-from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks, MaskSpec, mask_specs
 
 KeepMasks: TypeAlias = Masks[NDArray[np.bool_]]  # the entries of a window's masks that are kept
@@ -40,11 +39,11 @@ MORE_WINDOWS = 8  # of the reference, where chance shows less in each
 DEVIATIONS = 7.0  # standard deviations of chance that are believed
 
 
-def without_dropout(config: Config) -> Config:
-    """Return the configuration without dropout of any kind."""
+def without_dropout(task: LanguageTask) -> LanguageTask:
+    """Return the task without dropout of any kind."""
     everywhere = dict.fromkeys(("keep_prob", "embedding_keep_prob", "recurrent_keep_prob"), 1.0)
     as_everywhere = dict.fromkeys(("input_keep_prob", "between_keep_prob", "output_keep_prob"), 0.0)
-    return config.replace(**everywhere, **as_everywhere)
+    return replace(task, config=task.config.replace(**everywhere, **as_everywhere))
 
 
 def check_masks(task: LanguageTask, windows: Sequence[KeepMasks]) -> None:
@@ -164,9 +163,7 @@ class Losses(expected.Question):
         """Compute the mean of the losses, and the standard deviation that chance gives one of them."""
         config, weights, rng = self.task.config, self.weights(), np.random.default_rng(self.seed)
         x_BT, y_BT = self.task.window(seed=self.seed)
-        batch, steps = x_BT.shape
-        specs = mask_specs(config, self.task.vocabulary_size, batch=batch, steps=steps)
-        losses = []
+        specs, batch, losses = _specs(self.task), len(x_BT), []
         for _ in range(self.windows):
             dropped = {name: weights[name] * _drawn_mask(spec, rng) for name, spec in specs.weights.items()}
             x_TBE = (weights | dropped)["embedding"][x_BT.T]

@@ -39,7 +39,7 @@ from ptb_lm.bench import rows
 from ptb_lm.bench.check import dropout, expected, problem, update
 from ptb_lm.bench.check.bounds import BOUNDS, CheckResult, Errors, WrongError
 from ptb_lm.bench.check.language_question import LanguageQuestion, extrapolate
-from ptb_lm.bench.run.timed_steps import reports_masks
+from ptb_lm.bench.run.timed_steps import hides_masks
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data import corpus
 from ptb_lm.model import parameters
@@ -59,13 +59,13 @@ def check(
     earlier: CheckResult | None = None,
 ) -> CheckResult:
     """Compare a language model with the reference; see ptb_lm.bench.check.check."""
-    errors, question = _errors(task, precision), _question(task, passes, seed)
-    if not task.config.has_dropout:
-        first, how = _compare(model, question, errors), "there is none"
-    elif reports_masks(model):
-        first, how = _compare(model, question, errors), "the reference had the same masks"
+    errors = _errors(task, precision)
+    if not hides_masks(task, model):
+        question = _question(task, passes, seed)
+        first = _compare(model, question, errors)
+        how = "the reference had the same masks" if task.config.has_dropout else "there is none"
     else:
-        question = _question_without_dropout(question)
+        question = _question(dropout.without_dropout(task), passes, seed)
         without = getattr(model, "without_dropout", None)  # None if it cannot switch its dropout off
         if without:
             with without():
@@ -100,7 +100,7 @@ def check(
 
 def check_unknown_dropout(task: LanguageTask, model: Backend, *, precision: str, seed: int) -> None:
     """Check the dropout of a model that does not report its masks; see ptb_lm.bench.check."""
-    if task.config.has_dropout and not reports_masks(model):
+    if hides_masks(task, model):
         dropout.check_losses(task, model, _errors(task, precision), seed=seed)
 
 
@@ -111,12 +111,6 @@ def _errors(task: LanguageTask, precision: str) -> Errors:
         .for_steps(task.config.num_steps)
     )
     return Errors(bound.with_naive_sum(max(math.prod(shape) for shape in task.shapes.values())))
-
-
-def _question_without_dropout(question: LanguageQuestion) -> LanguageQuestion:
-    """Return the question without dropout."""
-    task = dataclasses.replace(question.task, config=dropout.without_dropout(question.task.config))
-    return dataclasses.replace(question, task=task, distinct=problem.distinct_rows(task))
 
 
 def _question(task: LanguageTask, passes: Collection[str], seed: int) -> LanguageQuestion:

@@ -81,9 +81,9 @@ def plan_blocks(workload: Workload, *, step_seconds: float, limit: float, steps:
     return Plan(steps=steps, full_steps=full, most_rounds=max(1, affordable // steps), limit=limit)
 
 
-def reports_masks(model: Any) -> bool:
-    """Return whether a model reports its next masks, as every Backend does and few rivals do."""
-    return getattr(model, "next_masks", None) is not None
+def hides_masks(task: LanguageTask, model: Any) -> bool:
+    """Return whether a model has dropout and does not report its next masks, as every Backend does."""
+    return task.config.has_dropout and getattr(model, "next_masks", None) is None
 
 
 class TimedSteps(ABC):
@@ -142,8 +142,8 @@ class LanguageSteps(TimedSteps):
         super().__init__(build(task.config, self._initial()))
         self._rows_BL = self.model.to_device(task.rows(WINDOWS, seed=seed))
         self._begin()
-        draws_known_masks = task.config.has_dropout and reports_masks(self.model)
-        self._training_state = self.model.export_training_state(self.state) if draws_known_masks else {}
+        reports_masks = task.config.has_dropout and not hides_masks(task, self.model)
+        self._training_state = self.model.export_training_state(self.state) if reports_masks else {}
 
     def _begin(self) -> None:
         self.windows = self._windows(self._rows_BL)
@@ -158,7 +158,7 @@ class LanguageSteps(TimedSteps):
 
     @override
     def first_losses(self, passes: Collection[str]) -> list[float] | None:
-        if not self.task.config.has_dropout or reports_masks(self.model):
+        if not hides_masks(self.task, self.model):
             return super().first_losses(passes)
         without = getattr(self.model, "without_dropout", None)  # None if it cannot switch its dropout off
         if without is None:
