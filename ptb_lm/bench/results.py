@@ -89,10 +89,6 @@ class Result:
         """The libraries that computed the LSTM."""
         return "; ".join(distinct(row.engine for row in self.blocks if row.engine))
 
-    def first(self, facts: str, key: str) -> float | None:
-        """Return a fact as the first process recorded it, whose start no other one disturbed."""
-        return next((getattr(row, facts).get(key) for row in self.blocks), None)
-
     def largest(self, facts: str, key: str) -> float | None:
         """Return the largest value of a fact that rows record: of `startup`, `peak_memory` or `parity`."""
         return max(

@@ -17,7 +17,7 @@ from ptb_lm.bench.selection import instead_of
 from ptb_lm.bench.variants import Variant, original
 from ptb_lm.common.errors import UserError
 
-EQUAL_WORK = ("parameters", "flops_per_step", "items_per_step", "unit")
+_EQUAL_WORK = ("parameters", "flops_per_step", "items_per_step", "unit")
 
 
 def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
@@ -200,24 +200,20 @@ def _check_work(measured: Sequence[Row], name: str, source: Path) -> None:
     Raises:
         UserError: Two do not; it names them and what differs. Or one is of another precision than its name.
     """
+    first: dict[str, Row] = {}
     for row in measured:
         if Variant(row.variant).precision not in (None, row.work.precision):
             raise UserError(f"{source}: {row.variant} of {name} was computed in {row.work.precision}")
-    for what in (*EQUAL_WORK, "precision"):
-        compared = _without_own_precision(measured) if what == "precision" else measured
-        for row in compared[1:]:
-            one, two = getattr(compared[0].work, what), getattr(row.work, what)
-            if one != two:
+        for what, value in comparable_work(row).items():
+            other = first.setdefault(what, row)
+            if (expected := getattr(other.work, what)) != value:
                 raise UserError(
-                    f"{source}: the variants of {name} did unequal work: {what} is {one} for "
-                    f"{compared[0].variant} and {two} for {row.variant}"
+                    f"{source}: the variants of {name} did unequal work: {what} is {expected} for "
+                    f"{other.variant} and {value} for {row.variant}"
                 )
 
 
-def common_precision(measured: Iterable[Row]) -> str | None:
-    """Return the precision of the variants whose names give none; None where there are none."""
-    return next((row.work.precision for row in _without_own_precision(measured)), None)
-
-
-def _without_own_precision(rows: Iterable[Row]) -> list[Row]:
-    return [row for row in rows if Variant(row.variant).precision is None]
+def comparable_work(row: Row) -> dict[str, Any]:
+    """Return the facts of a row's work that all variants share: the precision, if no name gives it, too."""
+    shared = _EQUAL_WORK if Variant(row.variant).precision else (*_EQUAL_WORK, "precision")
+    return {what: getattr(row.work, what) for what in shared}

@@ -8,15 +8,13 @@ from ptb_lm.bench import intervals
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.results import Result, ResultGroup, Summary, distinct, group_by_key
 from ptb_lm.bench.rows import MEASURED
-from ptb_lm.bench.summary import EQUAL_WORK, common_precision, summarise
+from ptb_lm.bench.summary import comparable_work, summarise
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell
 from ptb_lm.pages.document import NOTHING, CaptionedTable, Document, Section
 
 # Facts of an environment that tell two benchmarks apart.
 _DISTINCTIVE_FACTS = ("cpu", "processor", "device", "torch", "tensorflow", "commit")
-# Another version may count other FLOPs for the same work.
-_EQUAL_WORK = [what for what in EQUAL_WORK if what != "flops_per_step"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,15 +121,14 @@ def _incomparable(a: ResultGroup, b: ResultGroup) -> str:
     for name, group in (("A", a), ("B", b)):
         if (base := group.result(group.baseline)) is None or not base.blocks:
             return f"the baseline {group.baseline} was not measured in {name}"
-    for what in (*_EQUAL_WORK, "precision"):
-        one, two = (
-            common_precision(row for result in group.results for row in result.blocks)
-            if what == "precision"
-            else getattr(group.work, what)
-            for group in (a, b)
-        )
-        if one != two and None not in (one, two):
-            return f"the work is not the same: {what} is {one} in A and {two} in B"
+    one, two = (
+        dict(fact for each in group.results for row in each.blocks for fact in comparable_work(row).items())
+        for group in (a, b)
+    )
+    for what, value in one.items():
+        # Another version may count other FLOPs for the same work.
+        if what != "flops_per_step" and what in two and two[what] != value:
+            return f"the work is not the same: {what} is {value} in A and {two[what]} in B"
     return ""
 
 

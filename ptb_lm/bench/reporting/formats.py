@@ -127,7 +127,13 @@ def title(groups: Sequence[ResultGroup]) -> str:
 
 def in_order(names: set[str], known: Iterable[str]) -> list[str]:
     """Return names in the order of those that are known, others last."""
-    return [*(name for name in known if name in names), *sorted(names - {*known})]
+    return sorted(names, key=lambda name: place(name, known))
+
+
+def place(name: str, known: Iterable[str]) -> tuple[int, str]:
+    """Return what sorts a name among others: those that are known are first, in their order."""
+    places = {each: index for index, each in enumerate(known)}
+    return places.get(name, len(places)), name
 
 
 def precision(name: str) -> str:

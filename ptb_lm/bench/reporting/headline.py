@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from ptb_lm.bench.intervals import LogMean, joint_confidence
 from ptb_lm.bench.reporting import doubts, formats, result_table
-from ptb_lm.bench.results import ResultGroup, Summary, distinct, group_by_key, speed_ratio
+from ptb_lm.bench.results import Result, ResultGroup, Summary, distinct, group_by_key, speed_ratio
 from ptb_lm.bench.rows import MEASURED
 from ptb_lm.bench.variants import TITLES, Variant, original
 from ptb_lm.common.markdown_tables import Column, Table
@@ -41,27 +41,24 @@ def speeds(groups: Sequence[ResultGroup]) -> dict[str, dict[CellType, LogMean | 
     All workloads have all cell types, in the order of the models; None stands where one was not measured.
     """
     several = len({precision for group in groups for precision in group.precisions}) > 1
-    found: dict[tuple[str, str, str], dict[int, LogMean | None]] = {}
-    for index, group in enumerate(groups):
-        for result in reversed(group.candidates):  # the fastest comes last, and stays
-            framework, model = Variant(result.variant).program
-            precision = f", {formats.precision(result.blocks[0].work.precision)}" if several else ""
-            found.setdefault((model, framework, precision), {})[index] = result.mean_rate
-    models = formats.in_order({model for model, _, _ in found}, MODELS)
-    frameworks = formats.in_order({framework for _, framework, _ in found}, TITLES)
 
-    def order(key: tuple[str, str, str]) -> tuple[int, int, str]:
-        model, framework, precision = key
-        return models.index(model), frameworks.index(framework), precision
+    def cell_type(result: Result) -> tuple[str, str, str]:
+        framework, model = Variant(result.variant).program
+        precision = f", {formats.precision(result.blocks[0].work.precision)}" if several else ""
+        return model, framework, precision
 
+    # The fastest of a cell type comes last, and stays.
+    rates = [{cell_type(each): each.mean_rate for each in reversed(group.candidates)} for group in groups]
+    cell_types = sorted(
+        {key for each in rates for key in each},
+        key=lambda key: (formats.place(key[0], MODELS), formats.place(key[1], TITLES), key[2]),
+    )
     return {
         _heading(group, groups): {
-            (model, f"{TITLES.get(framework, framework)}{precision}"): found[model, framework, precision].get(
-                index
-            )
-            for model, framework, precision in sorted(found, key=order)
+            (model, f"{TITLES.get(framework, framework)}{precision}"): each.get((model, framework, precision))
+            for model, framework, precision in cell_types
         }
-        for index, group in enumerate(groups)
+        for group, each in zip(groups, rates, strict=True)
     }
 
 

@@ -120,7 +120,8 @@ DETAILS = (
     ResultColumn("ms a step, quartiles", "seconds", _quartiles),
     _GEMM,
     _ROOFLINE,
-    ResultColumn("build (s)", lambda result, _: result.first("startup", "build_seconds"), significant),
+    # That of the first process, whose start no other one disturbed.
+    ResultColumn("build (s)", lambda result, _: result.blocks[0].startup.get("build_seconds"), significant),
     _fact_column("warm-up (s)", "startup", "warm_up_seconds", significant),
     _fact_column("host memory", "peak_memory", "host_bytes", _BYTES),
     _fact_column("device memory", "peak_memory", "device_bytes", _BYTES),
@@ -132,7 +133,7 @@ DETAILS = (
 
 def table(groups: Sequence[ResultGroup]) -> Table | None:
     """Return the table of a workload's passes; None where it has no row."""
-    left_out = _unavailable(groups)
+    left_out = {name for names in unavailable(groups).values() for name in names}
     # Train decides the order, as it is what people wait for.
     variants = [
         variant
@@ -220,17 +221,14 @@ def _list_ratios(group: ResultGroup, width: int) -> Iterator[str]:
 
 
 def unavailable(groups: Sequence[ResultGroup]) -> dict[str, list[str]]:
-    """Return which variants are not available here, by the reason."""
-    variants = group_by_key((reason, variant) for variant, reason in _unavailable(groups).items())
+    """Return the variants that are unavailable in all their passes, by the reason."""
+    passes = group_by_key((result.variant, result) for group in groups for result in group.results)
+    variants = group_by_key(
+        (results[0].reason, variant)
+        for variant, results in passes.items()
+        if all(each.status == "unavailable" and not each.blocks for each in results)
+    )
     return {reason: sorted(names) for reason, names in variants.items()}
-
-
-def _unavailable(groups: Sequence[ResultGroup]) -> dict[str, str]:
-    """Return the reasons by variant, of those that are unavailable in all their passes."""
-    results = [result for group in groups for result in group.results]
-    others = {each.variant for each in results if each.status != "unavailable" or each.blocks}
-    variants = [variant for variant in distinct(each.variant for each in results) if variant not in others]
-    return {name: next(each.reason for each in results if each.variant == name) for name in variants}
 
 
 def _columns(group: ResultGroup) -> list[ResultColumn]:
