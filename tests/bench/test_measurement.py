@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import locale
 import math
 import re
@@ -152,6 +153,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcess]:
         "Fake", (FakeProcess,), {"alive": [], "timeouts": [], "asked": [], "rng": np.random.default_rng(1)}
     )
     monkeypatch.setattr(pool, "Process", fake)
+    sessions = map(str, itertools.count(1))  # of runs that begin within a second, too
+    clock = SimpleNamespace(monotonic=time.monotonic, strftime=lambda _: next(sessions))
+    monkeypatch.setattr(runner, "time", clock)
     return fake
 
 
@@ -300,9 +304,6 @@ def test_a_variant_that_was_no_part_of_a_plan_is_planned_anew(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Though its pilot is interrupted, too. Who has been part of the last plan keeps it."""
-    sessions = iter("12345")
-    clock = SimpleNamespace(monotonic=time.monotonic, strftime=lambda _: next(sessions))
-    monkeypatch.setattr(runner, "time", clock)
     monkeypatch.setattr(runner, "MOST", 9)
     assert run(tmp_path, minutes=600.0, variants=(AGAIN,)).processes == 9
     monkeypatch.setattr(runner, "RATIOS_FOR_A_SPREAD", 2)
@@ -321,12 +322,7 @@ def test_a_variant_that_was_no_part_of_a_plan_is_planned_anew(
 
 
 @pytest.mark.parametrize("blocks", [3, 23, 24, 27])
-def test_an_interrupted_run_keeps_its_plan(
-    blocks: int, tmp_path: Path, fake: type[FakeProcess], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sessions = iter(("first", "second"))
-    clock = SimpleNamespace(monotonic=time.monotonic, strftime=lambda _: next(sessions))
-    monkeypatch.setattr(runner, "time", clock)
+def test_an_interrupted_run_keeps_its_plan(blocks: int, tmp_path: Path, fake: type[FakeProcess]) -> None:
     fake.blocks_left = blocks  # of 24 before the plan
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, minutes=1e-6)
@@ -336,12 +332,9 @@ def test_an_interrupted_run_keeps_its_plan(
 
 
 def test_a_run_that_is_interrupted_at_the_end_of_its_pilot_and_again_is_planned(
-    tmp_path: Path, fake: type[FakeProcess], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fake: type[FakeProcess]
 ) -> None:
     """Not as long as its workload declares for want of a plan."""
-    sessions = iter(("first", "second", "third"))
-    clock = SimpleNamespace(monotonic=time.monotonic, strftime=lambda _: next(sessions))
-    monkeypatch.setattr(runner, "time", clock)
     for blocks in (24, 2):
         fake.blocks_left = blocks
         with pytest.raises(KeyboardInterrupt):
@@ -354,9 +347,6 @@ def test_the_pause_before_a_run_goes_on_is_not_counted(
     tmp_path: Path, fake: type[FakeProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was interrupted in a process, went on a day later, and was interrupted again."""
-    sessions = iter(("first", "second", "third"))
-    clock = SimpleNamespace(monotonic=time.monotonic, strftime=lambda _: next(sessions))
-    monkeypatch.setattr(runner, "time", clock)
     monkeypatch.setattr(runner, "MOST", runner.LEAST)
     fake.blocks_left = 9  # the second process of each variant has done one of two
     with pytest.raises(KeyboardInterrupt):

@@ -76,7 +76,7 @@ def test_facts_are_kept(tmp_path: Path) -> None:
     (group,) = summary.groups
     result = group.result("torch/basic")
     assert result.largest("startup", "build_seconds") == 4
-    assert cells(result_table.details(group))["torch/basic"]["build (s)"] == "1.00", "that of the first process"
+    assert cells(result_table.details(group))["torch/basic"]["build (s)"] == "1.00", "of the first"
     assert result.largest("peak_memory", "host_bytes") == 1e9
     assert result.largest("peak_memory", "device_bytes") is None
     assert summary.environment["torch"] == ("2.13.0", "2.11")

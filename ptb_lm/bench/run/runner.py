@@ -10,6 +10,7 @@ differ. Then it stays: an interval of a run that stops when it looks narrow woul
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import random
 import statistics
@@ -75,28 +76,20 @@ def _count_blocks(workload: Workload) -> int:
 def _rounds(measurement: Measurement) -> Iterator[str]:
     """Measure; yield a name after each block, whether it was measured, was there, or cannot be."""
     laps = _take_over(measurement)
-    index = 0
-    while True:
+    for process in itertools.count():
         workload = measurement.workload
-        if workload.minutes is not None and index >= PILOT * ROUNDS_OF_A_PROCESS and laps:
+        if workload.minutes is not None and process >= PILOT and laps:
             left = int(min((60 * workload.minutes - sum(laps.values())) / _mean_lap(laps), MOST))
             ratios = _ratios(measurement)
-            count = count_processes(
-                ratios,
-                least=workload.processes,
-                affordable=index // ROUNDS_OF_A_PROCESS + max(0, left),
-            )
+            count = count_processes(ratios, least=workload.processes, affordable=process + max(0, left))
             workload = measurement.workload = _with_processes(workload, count)
             cli.print_line(f"{workload.name}: {_describe_plan(count, ratios)}, {_describe_time(count, laps)}")
-        if index >= workload.rounds:
+        if process >= workload.processes:
             return
-        (rounds,) = (each for each in workload.rounds_by_process if index in each)
         begin, before = time.monotonic(), len(measurement.record.measured_rows())
-        yield from _rounds_of_a_process(measurement, rounds)
+        yield from _rounds_of_a_process(measurement, workload.rounds_by_process[process])
         if len(measurement.record.measured_rows()) > before:
-            process = index // ROUNDS_OF_A_PROCESS
             laps[process] = laps.get(process, 0.0) + time.monotonic() - begin
-        index = rounds[-1] + 1
 
 
 def _rounds_of_a_process(measurement: Measurement, rounds: Sequence[int]) -> Iterator[str]:
