@@ -3,6 +3,7 @@
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from ptb_lm.common import cli, flags
 from ptb_lm.common.errors import UserError
@@ -30,17 +31,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the first argument names; return its exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
     if given and given[0] in COMMANDS:
-        return _run(given[0], given[1:])
+        return import_command(given[0]).main(given[1:])
     return cli.run(PROG, lambda: _answer(given))
 
 
-def _run(command: str, arguments: list[str]) -> int:
-    """Run a command as python -m ptb_lm.COMMAND does."""
-    name = module_name(command)
-    module = importlib.import_module(f"{__package__}.{name}")
-    if hasattr(module, "__path__"):  # a folder
-        module = importlib.import_module(f"{__package__}.{name}.__main__")
-    return module.main(arguments)
+def import_command(name: str) -> Any:
+    """Return the module that python -m ptb_lm.COMMAND runs; its `main` takes the arguments."""
+    path = f"{__package__}.{module_name(name)}"
+    module = importlib.import_module(path)
+    return importlib.import_module(f"{path}.__main__") if hasattr(module, "__path__") else module
 
 
 def _answer(given: list[str]) -> int:

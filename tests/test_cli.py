@@ -1,7 +1,6 @@
 """The behaviour of every command: errors become one sentence and an exit status."""
 
 import contextlib
-import importlib
 import io
 import math
 import os
@@ -157,9 +156,8 @@ def test_no_command_replaces_a_file_unless_told_to(
         if path == tmp_path / "a.svg":
             path.write_text("mine")
         name, *given = [str(path) if word == "FILE" else word for word in line.split()]
-        module = importlib.import_module(f"ptb_lm.{name}{'.__main__' * (name == 'bench')}")
         capsys.readouterr()
-        assert runs.run_command(module, *given, *overwrite) == 2
+        assert runs.run_command(commands.import_command(name), *given, *overwrite) == 2
         assert problem in capsys.readouterr().err
     assert (tmp_path / "a.svg").read_text() == "mine"
 
@@ -173,7 +171,7 @@ def test_a_missing_folder_is_told_before_the_work(
 ) -> None:
     name, *given = line.split()
     missing = tmp_path / "missing"
-    problem = runs.refusal(capsys, importlib.import_module(f"ptb_lm.{name}"), *given, missing / "a.svg")
+    problem = runs.refusal(capsys, commands.import_command(name), *given, missing / "a.svg")
     assert re.match(f"argument --.*: {missing / 'a.svg'}: .*folder {missing} ", problem)
 
 
@@ -305,17 +303,14 @@ def test_the_page_on_commands_names_each() -> None:
 
 @pytest.mark.parametrize("name", commands.COMMANDS)
 def test_every_command_is_run_by_its_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    path = f"ptb_lm.{program.module_name(name)}"
-    module = importlib.import_module(path)
-    if hasattr(module, "__path__"):  # a folder
-        module = importlib.import_module(f"{path}.__main__")
     printed = []
-    for main, given in ((module.main, ["--help"]), (commands.main, [name, "--help"])):
+    by_module = commands.import_command(name).main
+    for main, given in ((by_module, ["--help"]), (commands.main, [name, "--help"])):
         with pytest.raises(SystemExit):
             main(given)
         printed.append(capsys.readouterr())
     assert printed[0] == printed[1]
-    assert printed[0].out.startswith(f"usage: python -m {path} ")
+    assert printed[0].out.startswith(f"usage: python -m ptb_lm.{program.module_name(name)} ")
 
 
 @pytest.mark.parametrize(
@@ -353,7 +348,7 @@ def test_an_empty_path_is_not_the_current_folder_s(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    problem = runs.refusal(capsys, importlib.import_module(f"ptb_lm.{command}"), *given)
+    problem = runs.refusal(capsys, commands.import_command(command), *given)
     assert problem == f"argument {name}: must not be empty (see --help)"
 
 
@@ -365,14 +360,9 @@ def test_the_version_is_the_one_that_is_declared(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == f"ptb-lm {declared}\n"
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def test_the_progress_bar_is_silent_unless_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     written = {}
-    for stream in (io.StringIO(), Terminal()):
+    for stream in (io.StringIO(), runs.Terminal()):
         monkeypatch.setattr(sys, "stderr", stream)
         with cli.progress_bar(3, "epoch 1/2") as bar:
             bar.update(3)
@@ -385,7 +375,7 @@ def test_the_progress_bar_is_silent_unless_at_a_terminal(monkeypatch: pytest.Mon
 def test_a_command_at_the_end_of_a_line_stays_whole(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     whole = f"{command} --resume {'a' * 20} {'b' * 20}"
-    assert f"\n  {whole}" in streams.wrap(f"SIGTERM: saved; continue with: {whole}", Terminal())
+    assert f"\n  {whole}" in streams.wrap(f"SIGTERM: saved; continue with: {whole}", runs.Terminal())
 
 
 def test_flags_may_stand_between_the_arguments(capsys: pytest.CaptureFixture[str]) -> None:

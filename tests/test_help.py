@@ -1,16 +1,13 @@
 """The answer of every command to --help and to a mistyped flag."""
 
-import importlib
 import re
 import subprocess
 import sys
-from types import ModuleType
 
 import pytest
 import runs
 
 from ptb_lm import __main__ as commands
-from ptb_lm.common import program
 
 # Each takes longer to import than --help may take.
 HEAVY = (
@@ -31,13 +28,6 @@ LINES = [
     *([name] for name in commands.COMMANDS),
     *([name, below] for name, belows in WITH_COMMANDS.items() for below in belows),
 ]
-
-
-def module_of(name: str) -> ModuleType:
-    """The module whose main a command is."""
-    path = f"ptb_lm.{program.module_name(name)}"
-    module = importlib.import_module(path)
-    return importlib.import_module(f"{path}.__main__") if hasattr(module, "__path__") else module
 
 
 @pytest.mark.slow
@@ -62,12 +52,12 @@ for line in {LINES}:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if line[0] != "results"], ids=" ".join)
+@pytest.mark.parametrize("line", LINES, ids=" ".join)
 def test_no_line_of_help_is_broken_by_a_terminal_of_80_columns(
     line: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    runs.run_command(module_of(line[0]), *line[1:], "--help")
+    runs.run_command(commands.import_command(line[0]), *line[1:], "--help")
     assert [each for each in capsys.readouterr().out.splitlines() if len(each) > 80] == []
 
 
@@ -76,7 +66,7 @@ def test_there_is_help_at_a_terminal_of_few_columns(
     columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    assert runs.run_command(module_of("train"), "--help") == 0
+    assert runs.run_command(commands.import_command("train"), "--help") == 0
     assert "--learning-rate" in capsys.readouterr().out
 
 
@@ -84,7 +74,7 @@ def test_there_is_help_at_a_terminal_of_few_columns(
 def test_a_mistyped_flag_is_answered_with_the_nearest(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each flag of each command, with a letter too many, which is told before what is missing."""
     lines = [line for line in LINES if line[0] == name]
-    module = module_of(name)
+    module = commands.import_command(name)
     for _, *below in lines:
         runs.run_command(module, *below, "--help")
         flags = set(re.findall(r"^  (?:-\w(?: \w+)?, )?--([a-z][\w-]*)", capsys.readouterr().out, re.M))
