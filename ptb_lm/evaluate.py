@@ -1,15 +1,12 @@
 """Score a text with a trained run: python -m ptb_lm.evaluate RUN [--split test | --text FILE]."""
 
 import argparse
-import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from ptb_lm.common import cli
 from ptb_lm.data import SPLITS
-from ptb_lm.inference import loading
-from ptb_lm.inference.adaptation import add_flags, read_flags
+from ptb_lm.inference import adaptation, loading
 from ptb_lm.model import frameworks
 from ptb_lm.training import run_flags
 
@@ -17,14 +14,7 @@ PROG = cli.command_name("evaluate")
 COMMAND = "python -m ptb_lm.evaluate"  # however it was typed
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    given = sys.argv[1:] if argv is None else argv
-    return cli.run(PROG, lambda: _evaluate(_parser().parse_args(given), f"{COMMAND} {shlex.join(given)}"))
-
-
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog=PROG, description="Report the perplexity of a trained run on a text.")
+def _add_flags(parser: cli.Parser) -> None:
     how = loading.add_run(
         parser, precision="that of the training, or fp32 if this device lacks it or is slow in it"
     )
@@ -55,17 +45,17 @@ def _parser() -> cli.Parser:
         type=cli.nonempty,
         help="where the run's data are now (default: where they were in training)",
     )
-    add_flags(parser)
-    return parser
+    adaptation.add_flags(parser)
 
 
-def _evaluate(arguments: argparse.Namespace, command: str) -> int:
-    request = read_flags(arguments)
+@cli.command(PROG, "Report the perplexity of a trained run on a text.", _add_flags)
+def main(arguments: argparse.Namespace) -> None:
+    """Score the text, and print its perplexity."""
+    request = adaptation.read_flags(arguments)
     # What it imports takes longer than --help should, so it waits until the flags are known to be right.
     from ptb_lm.inference import run_evaluation
 
-    run_evaluation.evaluate(arguments, request, command=command)
-    return 0
+    run_evaluation.evaluate(arguments, request, command=f"{COMMAND} {arguments.command_line}")
 
 
 if __name__ == "__main__":

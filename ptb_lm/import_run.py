@@ -42,7 +42,12 @@ def main(arguments: argparse.Namespace) -> None:
     # Imported here, because it imports torch, which takes longer than --help should take.
     from ptb_lm.inference.importing import import_run
 
-    path, sentences = import_run(**vars(arguments))
+    path, sentences = import_run(
+        arguments.source,
+        vocabulary=arguments.vocabulary,
+        run_dir=arguments.run_dir,
+        overwrite=arguments.overwrite,
+    )
     run = shlex.quote(str(path))
     cli.print_line(
         "\n".join(

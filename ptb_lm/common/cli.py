@@ -6,6 +6,7 @@ import errno
 import functools
 import math
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -232,7 +233,8 @@ def command(
 ) -> Callable[[Callable[[argparse.Namespace], None]], Callable[..., int]]:
     """Return the decorator that makes the `main` of a command of a function, which does its work.
 
-    The function takes the values of the flags. If it returns, the exit status is 0.
+    The function takes the values of the flags, and `command_line`, the flags as they were typed. If it
+    returns, the exit status is 0.
 
     Args:
         name: The command as the user types it.
@@ -247,7 +249,9 @@ def command(
             def body() -> int:
                 parser = Parser(prog=name, description=description)
                 add_flags(parser)
-                work(parser.parse_args(argv))
+                arguments = parser.parse_args(argv)
+                arguments.command_line = shlex.join(sys.argv[1:] if argv is None else argv)
+                work(arguments)
                 return 0
 
             return run(name, body)
