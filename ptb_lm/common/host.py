@@ -188,9 +188,8 @@ def seconds_of_cores(columns: Sequence[int]) -> float | None:
     Returns:
         None where the system does not tell.
     """
-    try:
-        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
-    except OSError:
+    lines = _read("/proc/stat").splitlines()
+    if not lines:
         return None
     ours = {f"cpu{core}" for core in cores()}
     fields = [line.split() for line in lines if line.partition(" ")[0] in ours]
@@ -237,8 +236,13 @@ def _git_commit() -> str | None:
 @functools.cache
 def read_cpuinfo() -> str:
     """Return what Linux knows of the processor; "" on other systems."""
+    return _read("/proc/cpuinfo")
+
+
+def _read(file: str | Path) -> str:
+    """Return what the system says in a file; "" where there is no such file."""
     try:
-        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        return Path(file).read_text(encoding="utf-8")
     except OSError:
         return ""
 
@@ -263,24 +267,17 @@ def memory_limit() -> float:
 
 def container_memory_limit() -> float:
     """Return how many bytes all processes of this container may have together; infinity without a limit."""
-    return min(map(_read_limit, _CONTAINER_LIMITS))
+    limits = [_read(file).strip() for file in _CONTAINER_LIMITS]
+    return min((int(limit) for limit in limits if limit.isdigit()), default=math.inf)  # not "max"
 
 
 def machine_memory() -> tuple[int, int]:
     """Return the machine's (available, total) memory in bytes; nothing available where that is unknown."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
+    lines = _read("/proc/meminfo").splitlines()
+    if not lines:
         return 0, 1
     kibibytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
     return kibibytes["MemAvailable"] * 1024, kibibytes["MemTotal"] * 1024
-
-
-def _read_limit(file: str) -> float:
-    try:
-        return int(Path(file).read_text())
-    except (OSError, ValueError):  # no such file, or "max"
-        return math.inf
 
 
 def describe_memory_need(size: float, what: str) -> str:

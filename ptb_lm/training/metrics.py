@@ -1,25 +1,21 @@
-"""Records of a run: metrics.jsonl, result.json and its progress; what they hold, their reading and making.
+"""Records of a run: metrics.jsonl, result.json and its progress; what they hold, and their making.
 
 Unknown keys of files are left alone: a later version may say more.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from ptb_lm.common import json_fields, json_files
-from ptb_lm.common.errors import UserError
+from ptb_lm.common import json_fields
 from ptb_lm.common.json_fields import Count, NonNegative, Positive, PositiveCount
 from ptb_lm.model.config import Config
 from ptb_lm.training.evaluation import format_perplexity, perplexity_from_nll
 from ptb_lm.training.run_config import RunConfig
 
 JsonObject: TypeAlias = dict[str, Any]  # that a run writes: a row of metrics.jsonl, a result, an environment
-# Advice for a file that has changed since it was written.
-REMEDY = "restore it, or remove result.json and make both files again with --resume"
 # TensorBoard tag -> column of metrics.jsonl, which may be missing.
 EPOCH_SCALARS = {
     "perplexity/train": "train_perplexity",
@@ -152,36 +148,13 @@ def check_epoch(values: Any, *, number: int) -> JsonObject:
     return dict(values)
 
 
-def read_epochs(path: Path) -> list[JsonObject]:
-    """Read metrics.jsonl.
+def check_result(values: Any) -> None:
+    """Check the content of result.json.
 
     Raises:
-        UserError: A line is not the next epoch's metrics, or has changed since it was written.
-        OSError: The file cannot be read.
+        UserError, ValueError: It is not a run's result; says why.
     """
-    rows: list[JsonObject] = []
-    for source, values in json_files.read_lines(path, remedy=REMEDY):
-        try:
-            rows.append(check_epoch(values, number=len(rows) + 1))
-        except ValueError as error:
-            raise UserError(f"{source}: not an epoch's metrics: {error}") from None
-    return rows
-
-
-def read_result(path: Path) -> JsonObject:
-    """Read result.json.
-
-    Raises:
-        UserError: It is not a run's result, or has changed since it was written.
-        OSError: The file cannot be read.
-    """
-    values = json_files.read(path, remedy=REMEDY)
-    try:
-        found = json_fields.convert(values, Result)
-        Config.from_json(found.hyperparameters)
-    except (UserError, ValueError) as error:
-        raise UserError(f"{path} is not a run's result: {error}") from None
-    return dict(values)
+    Config.from_json(json_fields.convert(values, Result).hyperparameters)
 
 
 def step_scalars(before: Progress, now: Progress, *, tokens: int, rate: float) -> dict[str, float]:

@@ -25,8 +25,9 @@ T = TypeVar("T")
 
 # Keys that the metadata of the weights may have.
 WEIGHTS_METADATA = ("config", "vocabulary_sha256", "best")
-# Advice for a config.json that has changed since it was written.
+# Advice for a file that has changed since it was written.
 CONFIG_REMEDY = "restore it; flags of --resume change settings"
+METRICS_REMEDY = "restore it, or remove result.json and make both files again with --resume"
 
 
 class NoEpochError(UserError):
@@ -167,8 +168,13 @@ class RunDirectory:
             if self.is_expendable():
                 raise NoEpochError(f"{self.metrics_path} is missing")
             raise UserError(f"{self.metrics_path} is missing; --resume writes it again")
+        rows: list[JsonObject] = []
         with _explain_missing(self.metrics_path):
-            rows = metrics.read_epochs(self.metrics_path)
+            for source, values in json_files.read_lines(self.metrics_path, remedy=METRICS_REMEDY):
+                try:
+                    rows.append(metrics.check_epoch(values, number=len(rows) + 1))
+                except ValueError as error:
+                    raise UserError(f"{source}: not an epoch's metrics: {error}") from None
         if not rows:
             raise NoEpochError(f"{self.metrics_path} holds no epochs yet")
         return rows
@@ -185,7 +191,14 @@ class RunDirectory:
         Raises:
             UserError: It is not a run's result, or has changed since it was written.
         """
-        return metrics.read_result(self.result_path) if self.result_path.exists() else None
+        if not self.result_path.exists():
+            return None
+        values: JsonObject = json_files.read(self.result_path, remedy=METRICS_REMEDY)
+        try:
+            metrics.check_result(values)
+        except (UserError, ValueError) as error:
+            raise UserError(f"{self.result_path} is not a run's result: {error}") from None
+        return values
 
     def read_end(self, epochs: int) -> JsonObject:
         """Read result.json, unless the run has done more epochs since.

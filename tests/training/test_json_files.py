@@ -17,8 +17,7 @@ from ptb_lm.common import json_files
 from ptb_lm.common.errors import UserError
 from ptb_lm.comparison import runs as results
 from ptb_lm.training import run_flags
-from ptb_lm.training.metrics import REMEDY
-from ptb_lm.training.run_directory import CONFIG_REMEDY, RunDirectory
+from ptb_lm.training.run_directory import CONFIG_REMEDY, METRICS_REMEDY, RunDirectory
 
 RUN = run_flags.new_config({"hidden_size": 7, "learning_rate": 0.1 + 0.2, "data": "ü", "device": "cpu"})
 RESULT = {**runs.RESULT, "engine": "ünit", "earlier_environments": [{"cores": 2}]}
@@ -90,7 +89,7 @@ def test_removed_checksums_and_another_format_or_order_are_no_change(
 def test_a_cut_file_is_refused_with_advice(name: str, directory: RunDirectory) -> None:
     path, (read, _) = directory.path / name, FILES[name]
     path.write_bytes(path.read_bytes()[:-30])
-    advice = CONFIG_REMEDY if name == "config.json" else REMEDY
+    advice = CONFIG_REMEDY if name == "config.json" else METRICS_REMEDY
     with pytest.raises(UserError, match=f"^{path}.* is not valid JSON: {advice}$"):
         read(directory)
 
