@@ -550,7 +550,11 @@ def put_weights_of_the_demo(run: Path) -> None:
             "config.json: unknown framework 'other'",
         ),
         (edit_config('"seed"', '"colour": 1, "seed"'), [], "config.json: unknown key 'colour'"),
-        (edit_config('"hidden_size"', '"colour": 1, "hidden_size"'), [], "config.json: unknown key 'colour'"),
+        (
+            edit_config('"hidden_size"', '"colour": 1, "hidden_size"'),
+            [],
+            "json: there is no hyper-parameter ",
+        ),
         (edit_config('"seed": 1,', ""), [], "config.json: the key 'seed' is missing"),
         (edit_config('"batch_size": 4', '"batch_size": 0'), [], "config.json: --batch-size"),
         (edit_config('"seed": 1,', '"seed": 1'), [], "config.json"),

@@ -48,13 +48,14 @@ def without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
 def _sentence(error: str, values: Any) -> str:
     """Return msgspec's error as a sentence; it ends in the path of the value, $.work.unit or $.runs[0]."""
     problem, _, path = error.partition(" - at `$.")
-    if missing := re.search("missing required field `(.*)`", problem):
-        return f"the key {missing[1]!r} is missing"
-    if unknown := re.search("unknown field `(.*)`", problem):
-        return f"unknown key {unknown[1]!r}"
     names = re.findall(r"[^.\[\]`]+", path)
+    if missing := re.search("missing required field `(.*)`", problem):
+        return ": ".join([*names[:1], f"the key {missing[1]!r} is missing"])
+    if unknown := re.search("unknown field `(.*)`", problem):
+        return ": ".join([*names[:1], f"unknown key {unknown[1]!r}"])
     for name in names:
         # Of a list, or of an object of any keys, msgspec does not tell which.
         if isinstance(values, dict) and name in values:
             values, key = values[name], name
-    return f"{key} cannot be {_SHORT.repr(values)}: {problem[0].lower()}{problem[1:]}"
+    within = f"{names[0]}: " if key != names[0] else ""
+    return f"{within}{key} cannot be {_SHORT.repr(values)}: {problem[0].lower()}{problem[1:]}"

@@ -217,7 +217,7 @@ class Preparation(Tokenizer):
             ValueError: A value is of another type.
         """
         if not isinstance(values, dict) or values.keys() != {*FIELDS}:
-            raise UserError(f"it must have the keys {', '.join(FIELDS)}")
+            raise UserError(f"a preparation must have the keys {', '.join(FIELDS)}")
         for each in fields(cls):
             if values[each.name] is None and each.default is not None:
                 raise ValueError(f"{each.name} cannot be None")

@@ -83,7 +83,7 @@ class Hyperparameter:
         value: Any = text
         with contextlib.suppress(ValueError):
             value = parse_number(self.kind, text)
-        if problem := self._problem(value):
+        if problem := self.problem(value):
             raise argparse.ArgumentTypeError(problem)
         return value
 
@@ -104,10 +104,10 @@ class Hyperparameter:
         if self.is_sequence and not isinstance(value, tuple):
             raise UserError(f"{self.flag} must be a tuple (in JSON a list), not {value!r}")
         for each in value if self.is_sequence else (value,):
-            if problem := self._problem(each):
+            if problem := self.problem(each):
                 raise UserError(f"{self.flag} {problem}")
 
-    def _problem(self, value: Any) -> str:
+    def problem(self, value: Any) -> str:
         """Return what is wrong with a value, or with one of several, for people; "" if nothing is."""
         # bool is an int, too.
         is_of_kind = (isinstance(value, bool) == (self.kind is bool)) and isinstance(

@@ -1,15 +1,14 @@
 """Everything that determines a run, and its form in config.json."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.json_fields import Count, Positive, convert
+from ptb_lm.common.json_fields import Count, Positive, convert, without_nulls
 from ptb_lm.data.preparation import PLAIN, Preparation, Tokenizer
 from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import HYPERPARAMETERS, Config
@@ -53,6 +52,9 @@ class EarlierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         epoch: Epochs that were finished then.
         step: Steps of the next epoch that were done then.
         settings: The values by name, of those that differ from what came next.
+
+    Raises:
+        ValueError: A resumed run cannot have changed such a value.
     """
 
     epoch: Count
@@ -64,27 +66,34 @@ class EarlierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         """Where they ended: the epochs and steps."""
         return self.epoch, self.step
 
-
-def _read_earlier(values: Any) -> tuple[EarlierSettings, ...]:
-    if not isinstance(values, list | tuple):
-        raise ValueError("not a list")
-    found = tuple(convert(each, EarlierSettings) for each in values)
-    for name, value in (item for each in found for item in each.settings.items()):
-        if name not in RESUMABLE_HYPERPARAMETERS:
-            raise ValueError(f"no resumed run changes {name!r}")
-        RESUMABLE_HYPERPARAMETERS[name].check(value)
-    return found
+    def __post_init__(self) -> None:
+        for name, value in self.settings.items():
+            hyperparameter = RESUMABLE_HYPERPARAMETERS.get(name)
+            problem = hyperparameter.problem(value) if hyperparameter else "is changed by no resumed run"
+            if problem:
+                raise ValueError(f"{name} {problem}")
 
 
-# Keys of config.json that a run lacks where the attribute is None or empty, and how each is read.
-OPTIONAL_KEYS: dict[str, Callable[[Any], Any]] = {
-    "preparation": Preparation.from_json,
-    "source": partial(convert, struct=Source),
-    "init_from": partial(convert, struct=InitFrom),
-    "imported": partial(convert, struct=Source),
+# Keys of config.json that a run lacks where the attribute is None or empty, and their types.
+OPTIONAL_KEYS: dict[str, Any] = {
+    "preparation": dict[str, Any],
+    "source": Source,
+    "init_from": InitFrom,
+    "imported": Source,
     "text_column": str,
-    "earlier": _read_earlier,
+    "earlier": tuple[EarlierSettings, ...],
 }
+_TEXTS = ("config", "recipe", "data", *(name for name in CHOICE_NAMES if name != "seed"))
+_ConfigFile = msgspec.defstruct(
+    "ConfigFile",
+    [
+        *((name, str) for name in _TEXTS),
+        ("seed", int),
+        ("hyperparameters", dict[str, Any]),
+        *((name, kind | None, None) for name, kind in OPTIONAL_KEYS.items()),
+    ],
+    forbid_unknown_fields=True,
+)
 
 # A resumed run may change these. Any other change would make it a different run.
 PLACES = ("data", "device")  # where a run reads and computes
@@ -246,43 +255,18 @@ class RunConfig:
         Raises:
             UserError: A key is unknown or missing, or a value impossible.
         """
-        keys = ("config", "recipe", "data", *CHOICE_NAMES, "hyperparameters")
-        values = _check_keys(keys, values, source, optional=OPTIONAL_KEYS)
-        given = {name: values.pop(name) for name in OPTIONAL_KEYS if name in values}
-        required = [each.name for each in HYPERPARAMETERS if not each.optional]
-        optional = [each.name for each in HYPERPARAMETERS if each.optional]
-        hyperparameters = _check_keys(required, values.pop("hyperparameters"), source, optional=optional)
-        for name, value in values.items():
-            if type(value) is not (int if name == "seed" else str):
-                raise UserError(f"{source}: {name} cannot be {value!r}")
+        if not isinstance(values, dict):
+            raise UserError(f"{source} is not a run's configuration")
         try:
-            choice = Choice(**{name: values.pop(name) for name in CHOICE_NAMES})
-            read = {name: _read_optional(name, value) for name, value in given.items()}
-            return cls(
-                preset=values.pop("config"),
-                choice=choice,
-                hyperparameters=Config.from_json(hyperparameters),
-                **values,
-                **read,
-            )
+            keys = without_nulls(msgspec.structs.asdict(convert(values, _ConfigFile)))
+            written = keys.pop("hyperparameters")
+            hyperparameters = Config.from_json(written)
+            for each in HYPERPARAMETERS:
+                if not each.optional and each.name not in written:
+                    raise ValueError(f"the key {each.name!r} is missing")
+            if "preparation" in keys:
+                keys["preparation"] = Preparation.from_json(keys["preparation"])
+            choice = Choice(**{name: keys.pop(name) for name in CHOICE_NAMES})
+            return cls(preset=keys.pop("config"), choice=choice, hyperparameters=hyperparameters, **keys)
         except (UserError, ValueError) as error:
             raise UserError(f"{source}: {error}") from None
-
-
-def _read_optional(name: str, value: Any) -> Any:
-    try:
-        return OPTIONAL_KEYS[name](value)
-    except (UserError, ValueError) as error:
-        raise ValueError(f"{name}: {error}") from None
-
-
-def _check_keys(
-    required: Sequence[str], values: Any, source: Path, *, optional: Collection[str] = ()
-) -> dict[str, Any]:
-    if not isinstance(values, dict):
-        raise UserError(f"{source} is not a run's configuration")
-    for name in sorted(values.keys() - {*required, *optional}):
-        raise UserError(f"{source}: unknown key {name!r}")
-    for name in sorted(set(required) - values.keys()):
-        raise UserError(f"{source}: the key {name!r} is missing")
-    return dict(values)
