@@ -44,6 +44,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def seeds(folder: Path, tmp_path: Path) -> Path:
+    """The runs of two seeds, to be changed."""
+    return shutil.copytree(folder / "seeds", tmp_path / "seeds")
+
+
 def set_hyperparameters(run: Path, **values: object) -> None:
     """Change how a finished run was trained."""
     for name in ("config.json", "result.json"):
@@ -139,12 +145,12 @@ def test_results_fit_80_columns_and_come_first(
     speed: float,
     perplexity: float,
     folder: Path,
+    seeds: Path,
     unlike: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """So do the differences, however many: the rows are runs or settings, of which there are more."""
-    seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
     for run, part in ((seeds / "seed-1", 1.0), (seeds / "seed-2", 0.1), (unlike, 1.0)):  # a wide spread
         reached = part * perplexity
         set_values(run / "result.json", test_perplexity=reached, valid_perplexity=reached)
@@ -259,9 +265,8 @@ def test_a_text_is_the_same_by_another_name(folder: Path, tmp_path: Path) -> Non
     assert "init scale" in differences(folder / "seeds", other)
 
 
-def test_runs_that_began_with_other_weights_are_another_row(folder: Path, tmp_path: Path) -> None:
+def test_runs_that_began_with_other_weights_are_another_row(folder: Path, seeds: Path) -> None:
     """Also where these came from one folder, or where words were added to one run's alone."""
-    seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
     one = {"run": "/elsewhere/run", "weights_sha256": "0" * 64, "new_words": 0}
     found = []
     for other in ({}, {"run": "/moved/run"}, {"weights_sha256": "1" * 64}, {"new_words": 3}):
@@ -288,8 +293,7 @@ def set_values(path: Path, **values: object) -> None:
     runs.change(path, lambda content: content.update(values))
 
 
-def test_penn_treebank_is_one_text_wherever_it_lies(folder: Path, tmp_path: Path) -> None:
-    seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
+def test_penn_treebank_is_one_text_wherever_it_lies(seeds: Path) -> None:
     source = {"path": "/elsewhere/treebank", "sha256": corpus.PENN_TREEBANK_SHA256}
     set_values(seeds / "seed-1" / "config.json", data="/elsewhere/treebank", source=source)
     set_values(seeds / "seed-2" / "config.json", data="ptb")
@@ -298,9 +302,8 @@ def test_penn_treebank_is_one_text_wherever_it_lies(folder: Path, tmp_path: Path
     assert row["seeds"] == "1, 2"
 
 
-def test_seeds_are_one_row_by_what_their_flags_do(folder: Path, tmp_path: Path) -> None:
+def test_seeds_are_one_row_by_what_their_flags_do(folder: Path, seeds: Path) -> None:
     """Also where one of them names a default, and where its text has moved into a folder of another name."""
-    seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
     for seed, given in ((1, {}), (2, {"min_count": 2})):
         preparation = dataclasses.asdict(Preparation(**given))
         set_values(seeds / f"seed-{seed}" / "config.json", preparation=preparation)
@@ -309,8 +312,7 @@ def test_seeds_are_one_row_by_what_their_flags_do(folder: Path, tmp_path: Path) 
     assert row["seeds"] == "1, 2"
 
 
-def test_seeds_of_two_devices_are_rows_of_two_names(folder: Path, tmp_path: Path) -> None:
-    seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
+def test_seeds_of_two_devices_are_rows_of_two_names(seeds: Path) -> None:
     for seed in (3, 4):
         run = shutil.copytree(seeds / "seed-1", seeds / f"seed-{seed}")
         set_values(run / "config.json", seed=seed)
@@ -329,9 +331,8 @@ def test_a_run_cannot_steer_the_terminal(
     assert ("a\\x1b[2Jb" in text, "\x1b" in text) == (True, False)
 
 
-def test_a_seed_that_has_not_ended_stays_with_the_others(folder: Path, tmp_path: Path) -> None:
+def test_a_seed_that_has_not_ended_stays_with_the_others(folder: Path, seeds: Path, tmp_path: Path) -> None:
     """Its files do not say which device "auto" was."""
-    seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
     shutil.copytree(seeds / "seed-2", seeds / "seed-3")
     for seed in (1, 2, 3):
         set_values(seeds / f"seed-{seed}" / "config.json", device="auto", seed=seed)
@@ -372,8 +373,7 @@ def test_a_run_that_goes_on_after_its_end_has_not_ended(folder: Path, tmp_path: 
     assert float(row["words/s"].replace(",", "")) > 0
 
 
-def test_seeds_have_a_mean_once_all_have_done_as_many_epochs(folder: Path, tmp_path: Path) -> None:
-    seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
+def test_seeds_have_a_mean_once_all_have_done_as_many_epochs(seeds: Path) -> None:
     (row,) = results(seeds)
     assert "±" in row["best valid"]
     metrics = seeds / "seed-2" / "metrics.jsonl"
@@ -584,10 +584,9 @@ def test_a_run_without_an_epoch_is_refused(
 
 
 def test_runs_without_an_epoch_are_named_and_left_out(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, seeds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One that diverged in its first epoch, and one that ended before it had saved anything."""
-    seeds = shutil.copytree(folder / "seeds", tmp_path / "seeds")
     (seeds / "seed-2" / "metrics.jsonl").write_text("")
     (seeds / "seed-2" / "result.json").unlink()
     young = runs.write_run(tmp_path / "young", ["a", "b"])

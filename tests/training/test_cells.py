@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -51,9 +50,7 @@ def test_a_run_that_stops_goes_on_to_the_bit(run: Path, data: Path, tmp_path: Pa
     parts = runs.train_run(data, tmp_path / "parts", *flags)
     assert train.main(["--resume", str(parts), "--epochs", "2"]) == 0
     assert runs.result(parts)["test_perplexity"] == runs.result(run)["test_perplexity"]
-    expected = saved(run)
-    found = saved(parts)
-    assert_arrays(found, expected)
+    assert_arrays(saved(parts), saved(run))
 
 
 def test_every_model_that_computes_the_cell_scores_the_same(
@@ -97,8 +94,7 @@ def test_a_model_that_does_not_compute_the_cell_is_refused_before_its_framework_
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(Choice, "import_function")
-    flags: list[Any] = ["--data", data, "--run-dir", tmp_path / "new", "--cell", "layer_norm_lstm"]
-    flags += ["--model", "cudnn"]
+    flags = runs.arguments(data, tmp_path / "new", "--cell", "layer_norm_lstm", "--model", "cudnn")
     problem = runs.refusal(capsys, train, *flags)
     assert "--model basic" in problem
     assert "--cell lstm or gru" in problem

@@ -72,11 +72,6 @@ def fine_tune(run: Path, data: Path, to: Path, *more: str) -> Path:
     return to
 
 
-def read_parent(run: Path, data: Path, *, extend: bool) -> tuple[ParentRun, corpus.Corpus]:
-    parent = ParentRun.read(run)
-    return parent, corpus.load(data, vocabulary=parent.vocabulary, extend=extend)
-
-
 def test_it_is_better_than_from_scratch(texts: Path, run: Path, whole: Path, tmp_path: Path) -> None:
     scratch = runs.train_run(texts / "small", tmp_path / "scratch", *SIZE)
     better, worse = (runs.result(folder)["test_perplexity"] for folder in (whole, scratch))
@@ -150,7 +145,8 @@ def test_a_damaged_result_of_the_earlier_run_is_refused_before_anything_is_writt
 @pytest.mark.parametrize("flags", [(), ("--tie-weights",)])
 def test_new_words_are_drawn_as_initial_ones(flags: tuple[str, ...], texts: Path, tmp_path: Path) -> None:
     old = runs.train_run(texts / "part", tmp_path / "old", "--epochs", "1", *flags)
-    parent, data = read_parent(old, texts / "small", extend=True)
+    parent = ParentRun.read(old)
+    data = corpus.load(texts / "small", vocabulary=parent.vocabulary, extend=True)
     assert data.vocabulary.words == (*parent.vocabulary.words, "zebra")
     config = parent.derive_config({"seed": 7})
     weights = parent.make_initial_weights(config, len(data.vocabulary))

@@ -3,7 +3,6 @@
 import math
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import runs
@@ -24,25 +23,14 @@ RESULT = {
 }
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of three epochs, the last of them after a resume."""
-    folder = tmp_path_factory.mktemp("metrics")
-    run = runs.train_run(runs.write_corpus(folder / "data"), folder / "run", "--decay-after", "1")
-    assert train.main(["--resume", str(run), "--epochs", "3"]) == 0
-    return run
-
-
-@pytest.fixture(scope="module")
-def rows(run: Path) -> list[dict[str, Any]]:
-    return runs.metrics(run)
-
-
 @pytest.mark.slow
-def test_the_result_agrees_with_the_metrics_and_names_the_run(run: Path, rows: list[dict[str, Any]]) -> None:
+def test_the_result_agrees_with_the_metrics_and_names_the_run(data: Path, tmp_path: Path) -> None:
+    """Of three epochs, the last of them after a resume."""
     import torch
 
-    result = runs.result(run)
+    run = runs.train_run(data, tmp_path / "run", "--decay-after", "1")
+    assert train.main(["--resume", str(run), "--epochs", "3"]) == 0
+    result, rows = runs.result(run), runs.metrics(run)
     assert result.keys() >= RESULT
     best = min(rows, key=lambda row: row["valid_perplexity"])
     assert (result["valid_perplexity"], result["best_epoch"]) == (best["valid_perplexity"], best["epoch"])

@@ -137,9 +137,9 @@ sys.exit(main(sys.argv[2:]))
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
-def test_the_command_says_so_in_a_sentence_and_its_state_is_kept(tmp_path: Path) -> None:
+def test_the_command_says_so_in_a_sentence_and_its_state_is_kept(data: Path, tmp_path: Path) -> None:
     """A first step that needs 960 MB where there are 600; the weights need 80."""
-    data, run = runs.write_corpus(tmp_path / "data"), tmp_path / "run"
+    run = tmp_path / "run"
     wide = ("--embedding-size", "400000", "--num-layers", "1", "--num-steps", "150", "--framework", "torch")
     command = [sys.executable, "-c", LIMITED, str(600 * 2**20), *runs.arguments(data, run, *wide)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -154,9 +154,9 @@ def test_the_command_says_so_in_a_sentence_and_its_state_is_kept(tmp_path: Path)
 
 
 def test_nothing_is_written_without_memory_for_what_only_training_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data, run = runs.write_corpus(tmp_path / "data"), tmp_path / "run"
+    run = tmp_path / "run"
 
     def too_large(self: TrainingStep, *given: Any, **named: Any) -> None:
         torch.empty(2**60)
@@ -167,10 +167,9 @@ def test_nothing_is_written_without_memory_for_what_only_training_needs(
 
 
 def test_a_state_for_which_there_is_no_memory_is_not_called_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data, run = runs.write_corpus(tmp_path / "data"), tmp_path / "run"
-    runs.train_run(data, run, "--average-epochs", "1")
+    run = runs.train_run(data, tmp_path / "run", "--average-epochs", "1")
     kept = runs.files(run)
 
     @convert_allocation_errors()
@@ -185,10 +184,10 @@ def test_a_state_for_which_there_is_no_memory_is_not_called_wrong(
 
 
 def test_a_training_that_runs_out_of_memory_says_how_it_continues(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As on a GPU that another process fills. A first step without memory would fail again (above)."""
-    data, run = runs.write_corpus(tmp_path / "data"), tmp_path / "run"
+    run = tmp_path / "run"
 
     @convert_allocation_errors()
     def too_large(self: TorchBackend, *given: Any, **named: Any) -> None:

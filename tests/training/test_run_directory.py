@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -189,12 +188,6 @@ def test_a_run_without_weights_says_why(directory: RunDirectory) -> None:
         directory.write_metrics(rows)
         with pytest.raises(UserError, match=r"safetensors is missing; .*restore it, or,"):
             directory.read_weights(RUN, VOCABULARY)
-
-
-def test_a_run_may_be_moved(directory: RunDirectory, tmp_path: Path) -> None:
-    moved = RunDirectory(Path(shutil.move(directory.path, tmp_path / "elsewhere")))
-    assert moved.read_config() == RUN
-    assert moved.read_weights(RUN, VOCABULARY).keys() == parameters.shapes(RUN.hyperparameters, 3).keys()
 
 
 def epoch(number: int, **more: float) -> dict[str, float]:

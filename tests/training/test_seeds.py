@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,9 +45,22 @@ def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Pat
 
 
 @pytest.fixture(scope="module")
-def both(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both seeds' runs, trained by one command; to be looked at only."""
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs.train_run(data, tmp_path_factory.mktemp("seeds") / "both", "--seeds", "1", "2")
+
+
+@pytest.fixture
+def both(trained: Path) -> Iterator[Path]:
+    """Both seeds' runs, trained by one command; no test changes them."""
+    before = runs.files(trained)
+    yield trained
+    assert runs.files(trained) == before
+
+
+@pytest.fixture
+def own(both: Path, tmp_path: Path) -> Path:
+    """Both seeds' runs, to be changed."""
+    return shutil.copytree(both, tmp_path / "both")
 
 
 def mean_and_deviation(folder: Path, *seeds: int, split: str = "test") -> str:
@@ -67,19 +80,18 @@ def test_each_run_is_that_of_its_seed_alone(both: Path, alone: dict[int, Path]) 
 
 
 def test_it_ends_with_mean_and_standard_deviation(
-    both: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    own: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And runs that have ended are not trained again, nor is anything written."""
-    folder = shutil.copytree(both, tmp_path / "both")
-    before = runs.files(folder)
+    before = runs.files(own)
     capsys.readouterr()
-    assert train.main(runs.arguments(data, folder, "--seeds", "1", "2")) == 0
+    assert train.main(runs.arguments(data, own, "--seeds", "1", "2")) == 0
     printed = capsys.readouterr().out
-    assert f"seed 2 has ended, in {folder / 'seed-2'}" in printed
+    assert f"seed 2 has ended, in {own / 'seed-2'}" in printed
     for split in ("test", "valid"):
-        found = mean_and_deviation(folder, 1, 2, split=split)
+        found = mean_and_deviation(own, 1, 2, split=split)
         assert f"{split} perplexity of 2 seeds: {found} (mean ± standard" in printed
-    assert runs.files(folder) == before
+    assert runs.files(own) == before
 
 
 def test_a_stop_saves_the_one_at_work_and_the_same_command_goes_on(
@@ -214,19 +226,18 @@ def test_a_full_disk_is_told_with_how_to_continue(
 
 
 def test_a_seed_that_cannot_continue_does_not_stop_the_others(
-    both: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    own: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Unless it is the first: all may have the cause in common."""
-    folder = shutil.copytree(both, tmp_path / "both")
-    state = folder / "seed-2" / "state" / "training.safetensors"
+    state = own / "seed-2" / "state" / "training.safetensors"
     state.write_bytes(state.read_bytes()[:2000])
-    assert train.main(runs.arguments(data, folder, "--seeds", "1", "2", "3", "--epochs", "3")) == 2
+    assert train.main(runs.arguments(data, own, "--seeds", "1", "2", "3", "--epochs", "3")) == 2
     out, err = capsys.readouterr()
     assert err.startswith(f"seed 2: {state} is truncated")
     assert "seed 2 failed and is not included below" in out
-    assert f"test perplexity of 2 seeds: {mean_and_deviation(folder, 1, 3)}" in out
-    assert str(state) in refused(capsys, *runs.arguments(data, folder, "--seeds", "2", "4", "--epochs", "3"))
-    assert not (folder / "seed-4").exists()
+    assert f"test perplexity of 2 seeds: {mean_and_deviation(own, 1, 3)}" in out
+    assert str(state) in refused(capsys, *runs.arguments(data, own, "--seeds", "2", "4", "--epochs", "3"))
+    assert not (own / "seed-4").exists()
 
 
 def test_by_a_schedule_that_ends_with_the_last_epoch_more_epochs_are_other_settings(
@@ -241,33 +252,23 @@ def test_by_a_schedule_that_ends_with_the_last_epoch_more_epochs_are_other_setti
     assert not (folder / "seed-2").exists()
 
 
-def test_a_seed_whose_processes_are_killed_does_not_stop_the_others(
-    capsys: pytest.CaptureFixture[str],
+def test_a_seed_whose_processes_are_killed_does_not_stop_the_others_and_is_continued(
+    own: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def train_one(command: list[str]) -> int:
-        if command == ["1"]:
-            raise LostRankError("rank 0 of 2 has ended", speaker=True)
-        return 0
-
-    assert seeds._train_in_turn({1: ["1"], 2: ["2"]}, train_one) == {1: 137, 2: 0}
-    assert capsys.readouterr().err == "seed 1: rank 0 of 2 has ended\n"
-
-
-def test_a_seed_whose_processes_are_killed_fails_the_command_which_says_how_to_continue(
-    both: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = shutil.copytree(both, tmp_path / "both")
-    flags = runs.arguments(data, folder, "--seeds", "1", "2", "--epochs", "3")
+    flags, trained = runs.arguments(data, own, "--seeds", "1", "2", "--epochs", "3"), list[Path]()
 
     def train_one(command: list[str]) -> int:
-        if "1" in command:
+        trained.append(Path(command[-1]))
+        if len(trained) == 1:
             raise LostRankError("rank 0 of 2 has ended", speaker=True)
         return 0
 
     assert seeds.train(train.parse_flags(flags), train_one) == 1
-    error = capsys.readouterr().err
-    told = shlex.split(error.partition("all seeds continue with: ")[2])
-    assert train.parse_flags(told[3:]) == train.parse_flags(flags) | {"model": "cudnn", "precision": "fp32"}
+    assert trained == [own / "seed-1", own / "seed-2"]
+    problem, _, told = capsys.readouterr().err.partition("all seeds continue with: ")
+    assert problem == "seed 1: rank 0 of 2 has ended\n"
+    again = train.parse_flags(shlex.split(told)[3:])
+    assert again == train.parse_flags(flags) | {"model": "cudnn", "precision": "fp32"}
 
 
 def test_a_model_is_gone_when_the_next_is_built() -> None:
@@ -338,7 +339,6 @@ def refused(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
 def test_runs_of_other_settings_are_refused(
     flags: tuple[str, ...], problem: str, both: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = runs.files(both)
     given = runs.arguments(data, both, "--seeds", "1", "2", "3", *flags)
     if "--num-steps" in flags:  # the default, of a flag that is left out
         given = [flag for flag in given if flag not in ("--num-steps", "5", "20")]
@@ -348,7 +348,6 @@ def test_runs_of_other_settings_are_refused(
     problem = problem.format(data=data, sha256=source.sha256[:12])
     assert said.startswith(f"{both / 'seed-1'} is a run")
     assert f"({problem}); " in said
-    assert runs.files(both) == before
 
 
 def test_a_run_of_another_seed_is_refused(
@@ -409,11 +408,10 @@ def test_weights_to_start_from_count(
 
 
 def test_a_run_is_overwritten_when_its_successor_begins(
-    both: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    both: Path, own: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A stop leaves the others as they are; a command replaces these, another continues what has begun."""
-    folder = shutil.copytree(both, tmp_path / "both")
-    flags = runs.arguments(data, folder, "--seeds", "1", "2", "--learning-rate", "0.5", "--overwrite")
+    flags = runs.arguments(data, own, "--seeds", "1", "2", "--learning-rate", "0.5", "--overwrite")
 
     def stopped(_: list[str]) -> int:
         raise signals.StopSignal(signal.SIGTERM)
@@ -423,7 +421,7 @@ def test_a_run_is_overwritten_when_its_successor_begins(
         return stopped(command)
 
     def begin(command: list[str]) -> None:
-        run = RunDirectory(folder / f"seed-{command[command.index('--seed') + 1]}")
+        run = RunDirectory(own / f"seed-{command[command.index('--seed') + 1]}")
         config, words = run.read_config(), run.read_vocabulary()
         run.create(run_flags.resumed_config(config, {"learning_rate": 0.5}), words)
         run.state_path.touch()
@@ -433,37 +431,37 @@ def test_a_run_is_overwritten_when_its_successor_begins(
         (line,) = capsys.readouterr().err.splitlines()
         return [shlex.split(each)[3:] for each in line.partition("continue with: ")[2].split(" && ")]
 
-    with RunDirectory(folder / "seed-2").lock():
+    with RunDirectory(own / "seed-2").lock():
         assert "is using" in refused(capsys, *flags)
     (typed,) = told(stopped)
     assert train.parse_flags(typed) == train.parse_flags(flags)
-    assert runs.files(folder) == runs.files(both)
+    assert runs.files(own) == runs.files(both)
 
     others, every = told(stopped_in_training)
     first = train.parse_flags(flags) | {"model": "cudnn", "precision": "fp32"}
     assert train.parse_flags(others) == first | {"seeds": [2]}
     assert train.parse_flags(every) == train.parse_flags(flags[:-1])
-    assert runs.files(folder / "seed-2") == runs.files(both / "seed-2")
+    assert runs.files(own / "seed-2") == runs.files(both / "seed-2")
 
     begin(["--seed", "2"])
     trained: list[list[str]] = []
     assert seeds.train(train.parse_flags(every), lambda command: bool(trained.append(command))) == 0
     assert [command[-2:] for command in trained] == [
-        ["--resume", str(folder / f"seed-{seed}")] for seed in (1, 2)
+        ["--resume", str(own / f"seed-{seed}")] for seed in (1, 2)
     ]
 
 
-def test_runs_that_start_from_the_package_s_own_run_are_overwritten(both: Path, tmp_path: Path) -> None:
+def test_runs_that_start_from_the_package_s_own_run_are_overwritten(own: Path) -> None:
     """Its name is no folder."""
-    folder, trained = shutil.copytree(both, tmp_path / "both"), []
+    trained: list[list[str]] = []
 
     def train_one(given: list[str]) -> int:
         trained.append(given)
         return 0
 
-    command = ["--init-from", "demo", "--run-dir", str(folder), "--seeds", "1", "--overwrite"]
+    command = ["--init-from", "demo", "--run-dir", str(own), "--seeds", "1", "--overwrite"]
     assert seeds.train(train.parse_flags(command), train_one) == 0
-    assert [given[-4:] for given in trained] == [["--seed", "1", "--run-dir", str(folder / "seed-1")]]
+    assert [given[-4:] for given in trained] == [["--seed", "1", "--run-dir", str(own / "seed-1")]]
 
 
 @pytest.mark.parametrize(
@@ -482,30 +480,24 @@ def test_runs_that_start_from_the_package_s_own_run_are_overwritten(both: Path, 
 def test_nothing_is_lost_for_runs_that_cannot_begin(
     flags: tuple[str, ...], problem: str, both: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = runs.files(both)
     given = runs.arguments(data, both, "--seeds", "1", "2", "--overwrite", *flags)
     assert refused(capsys, *given).startswith(problem)
-    assert runs.files(both) == before
 
 
 def test_nothing_is_lost_where_other_processes_cannot_begin(
     both: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = runs.files(both)
     flags = ("--overwrite", "--execution", "graph", "--jobs", "2")
     assert train.main(runs.arguments(data, both, "--seeds", "2", *flags)) == 2
     assert ": --execution graph" in capsys.readouterr().out
-    assert runs.files(both) == before
 
 
 def test_another_process_is_told_of_before_the_first_run_is_replaced(
     both: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = runs.files(both)
     with files.lock(both / "seed-2" / "state"):
         problem = refused(capsys, *runs.arguments(data, both, "--seeds", "1", "2", "--overwrite"))
     assert str(both / "seed-2") in problem
-    assert runs.files(both) == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -558,15 +550,12 @@ def test_the_folder_of_a_run_is_not_one_of_seeds(
     assert runs.files(alone[1]) == before
 
 
-def test_a_finished_run_needs_no_state(
-    both: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = shutil.copytree(both, tmp_path / "both")
-    shutil.rmtree(folder / "seed-1" / "state")
-    assert train.main(runs.arguments(data, folder, "--seeds", "1", "2")) == 0
-    assert f"test perplexity of 2 seeds: {mean_and_deviation(folder, 1, 2)}" in capsys.readouterr().out
-    problem = refused(capsys, *runs.arguments(data, folder, "--seeds", "1", "2", "--epochs", "3"))
-    state = folder / "seed-1" / "state" / "training.safetensors"
+def test_a_finished_run_needs_no_state(own: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(own / "seed-1" / "state")
+    assert train.main(runs.arguments(data, own, "--seeds", "1", "2")) == 0
+    assert f"test perplexity of 2 seeds: {mean_and_deviation(own, 1, 2)}" in capsys.readouterr().out
+    problem = refused(capsys, *runs.arguments(data, own, "--seeds", "1", "2", "--epochs", "3"))
+    state = own / "seed-1" / "state" / "training.safetensors"
     assert problem.startswith(f"{state} is missing")
     assert "epoch 3" in problem
 
