@@ -1,5 +1,6 @@
 """Start a run from the weights of another run: --init-from."""
 
+import hashlib
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -10,7 +11,7 @@ import numpy as np
 
 from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.files import absolute
+from ptb_lm.common.files import absolute, identity
 from ptb_lm.common.flags import flag_list
 from ptb_lm.data import corpus, splits
 from ptb_lm.data.corpus import Corpus
@@ -19,7 +20,7 @@ from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import fastest, parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.config import HYPERPARAMETERS
-from ptb_lm.training import run_data, run_folders, tensors
+from ptb_lm.training import run_data, run_folders
 from ptb_lm.training.run_config import InitFrom, RunConfig
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import INIT_FROM_RATE, check_effects, contradictions, with_flags
@@ -60,9 +61,12 @@ class ParentRun:
             UserError: It is not a run directory, or has no weights, or its result.json is damaged.
         """
         directory = run_folders.find(path)
-        (run, vocabulary, weights), digest = tensors.read_with_digest(
-            directory.weights_path, directory.read_model
-        )
+        while True:  # a run that still trains may replace the file between the two looks at it
+            before = identity(directory.weights_path)
+            run, vocabulary, weights = directory.read_model()
+            digest = hashlib.sha256(directory.weights_path.read_bytes()).hexdigest()
+            if identity(directory.weights_path) == before:
+                break
         if result := directory.read_result() or {}:  # config.json may be of a run that goes on, and fails
             run = run.as_trained(result, result["epochs"])
         test_perplexity = result.get("test_perplexity")

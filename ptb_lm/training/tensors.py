@@ -2,20 +2,18 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.files import atomic_write, identity
+from ptb_lm.common.files import atomic_write
 from ptb_lm.model.backend import Arrays
 from ptb_lm.training.metrics import JsonObject, Progress
-
-Read = TypeVar("Read")
 
 DIGEST_KEY = "content_sha256"  # a key of the metadata; to change a file on purpose, remove it
 SPARE_BYTES = 2**26  # more than reading needs in addition to the tensors
@@ -107,19 +105,6 @@ class SavedState(NamedTuple):
         arrays = {f"{kind}.{name}": array for kind, group in kinds.items() for name, array in group.items()}
         metadata = {"config": config, "progress": self.progress.to_json(), "corpus_sha256": corpus_sha256}
         save(path, arrays, metadata)
-
-
-def read_with_digest(path: Path, read: Callable[[], Read]) -> tuple[Read, str]:
-    """Read a file; return the result and the SHA-256 of that same file.
-
-    A run that still trains may replace the file between the two looks at it.
-    """
-    while True:
-        before = identity(path)
-        found = read()
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        if identity(path) == before:
-            return found, digest
 
 
 def _digest(arrays: Arrays, metadata: Mapping[str, Any]) -> str:
