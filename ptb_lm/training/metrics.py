@@ -13,7 +13,6 @@ from ptb_lm.common import json_fields
 from ptb_lm.common.json_fields import Count, NonNegative, Positive, PositiveCount
 from ptb_lm.model.config import Config
 from ptb_lm.training.evaluation import format_perplexity, perplexity_from_nll
-from ptb_lm.training.run_config import RunConfig
 
 JsonObject: TypeAlias = dict[str, Any]  # that a run writes: a row of metrics.jsonl, a result, an environment
 # TensorBoard tag -> column of metrics.jsonl, which may be missing.
@@ -38,11 +37,11 @@ class Epoch(msgspec.Struct):
     epoch: PositiveCount
     learning_rate: NonNegative  # of the epoch's first step
     train_perplexity: Positive
-    valid_perplexity: Positive
+    valid_perplexity: Positive  # of the kept weights: of their average if there is one
     words_per_second: NonNegative
     seconds: NonNegative
-    gradient_norm: NonNegative
-    unaveraged_valid_perplexity: Positive | None = None
+    gradient_norm: NonNegative  # mean over the steps
+    unaveraged_valid_perplexity: Positive | None = None  # of the weights, in a run that averages them
 
 
 class Best(msgspec.Struct):
@@ -67,21 +66,21 @@ class Environment(msgspec.Struct):
 class Result(msgspec.Struct):
     """The content of result.json."""
 
-    test_perplexity: Positive
+    test_perplexity: Positive  # of the best epoch's weights
     valid_perplexity: Positive
     best_epoch: PositiveCount
     epochs: PositiveCount
     words_per_second: NonNegative
-    seconds: NonNegative
-    final_test_perplexity: Positive
+    seconds: NonNegative  # of all processes that worked on the run
+    final_test_perplexity: Positive  # of the last epoch's weights, as the tutorial has it
     final_valid_perplexity: Positive
     parameters: PositiveCount
-    engine: str
-    command: str
-    command_seconds: NonNegative
-    environment: Environment
+    engine: str  # what computed the LSTM
+    command: str  # of each process
+    command_seconds: NonNegative  # of the last process: all but starting Python
+    environment: Environment  # of the last process
     earlier_environments: list[Environment]
-    best_possible_perplexity: Positive | None = None
+    best_possible_perplexity: Positive | None = None  # of any model on the test split, where it is known
     hyperparameters: JsonObject = {}  # of the last epoch; those of an earlier commit are in config.json alone
 
 
@@ -185,37 +184,6 @@ def scalars(values: JsonObject, tags: Mapping[str, str]) -> dict[str, float]:
     return {tag: values[name] for tag, name in tags.items() if name in values}
 
 
-def epoch_row(
-    progress: Progress,
-    *,
-    tokens: int,
-    learning_rate: float,
-    valid_perplexity: float,
-    unaveraged_valid_perplexity: float | None,
-) -> JsonObject:
-    """Return the row of metrics.jsonl of an epoch whose training steps are all done.
-
-    Args:
-        progress: Progress of the run.
-        tokens: Number of the epoch's training targets.
-        learning_rate: Learning rate of its first step.
-        valid_perplexity: Perplexity of the kept weights: of their average if there is one.
-        unaveraged_valid_perplexity: Perplexity of the weights; None in a run that does not average them.
-    """
-    return json_fields.without_nulls(
-        {
-            "epoch": progress.epoch + 1,
-            "learning_rate": learning_rate,
-            "train_perplexity": perplexity_from_nll(progress.nll, tokens),
-            "valid_perplexity": valid_perplexity,
-            "unaveraged_valid_perplexity": unaveraged_valid_perplexity,
-            "words_per_second": progress.words_per_second,
-            "seconds": progress.clocked_seconds,
-            "gradient_norm": progress.gradient_norms / progress.step,
-        }
-    )
-
-
 def epoch_line(row: JsonObject, config: Config, *, last_rate: float) -> str:
     """Return an epoch's row as a line for people.
 
@@ -238,51 +206,3 @@ def words_per_second(rows: Sequence[JsonObject]) -> float:
     words: float = sum(row["words_per_second"] * row["seconds"] for row in rows)
     seconds: float = sum(row["seconds"] for row in rows)
     return words / max(seconds, 1e-9)
-
-
-def make_result(
-    run: RunConfig,
-    progress: Progress,
-    *,
-    test_perplexity: float,
-    final_test_perplexity: float,
-    best_possible_perplexity: float | None,
-    parameters: int,
-    engine: str,
-    seconds: float,
-    command_seconds: float,
-) -> JsonObject:
-    """Return the values of result.json.
-
-    Args:
-        run: Configuration of the run.
-        progress: Progress of the run, which has ended.
-        test_perplexity: Perplexity of the best epoch's weights.
-        final_test_perplexity: Perplexity of the last epoch's weights, as the tutorial has it.
-        best_possible_perplexity: Least perplexity that any model can reach on the test split,
-            where it is known.
-        parameters: Number of parameters.
-        engine: Name of the engine that computed the LSTM.
-        seconds: Training time of all processes that worked on the run.
-        command_seconds: Seconds of this process: all but starting Python.
-    """
-    rows = progress.rows
-    return {
-        "test_perplexity": test_perplexity,
-        "valid_perplexity": progress.best_perplexity,
-        "final_test_perplexity": final_test_perplexity,
-        "final_valid_perplexity": rows[-1]["valid_perplexity"],
-        "best_possible_perplexity": best_possible_perplexity,
-        "best_epoch": progress.best_epoch,
-        "epochs": progress.epoch,
-        "words_per_second": words_per_second(rows),
-        "parameters": parameters,
-        "engine": engine,
-        "seconds": seconds,
-        "command": " && ".join(progress.commands),
-        "environment": progress.environments[-1],
-        "earlier_environments": progress.environments[:-1],
-        "command_seconds": command_seconds,
-        "hyperparameters": run.hyperparameters.to_json(),
-        **({"init_from": msgspec.structs.asdict(run.init_from)} if run.init_from else {}),
-    }

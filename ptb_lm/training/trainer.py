@@ -5,6 +5,8 @@ import math
 import time
 from collections.abc import Sequence
 
+import msgspec
+
 from ptb_lm.common import cli
 from ptb_lm.common.errors import OutOfMemoryError
 from ptb_lm.common.signals import StopRequest, TrainingInterrupted
@@ -230,13 +232,17 @@ class Trainer:
         first_rate, last_rate = (
             self.run.learning_rate_at(progress.epoch, step, steps) for step in (0, steps - 1)
         )
-        row = metrics.epoch_row(
-            progress,
-            tokens=self.plan.tokens(progress.epoch, progress.step),
-            learning_rate=first_rate,
-            valid_perplexity=valid,
-            unaveraged_valid_perplexity=without_average if self.config.has_average else None,
-        )
+        tokens = self.plan.tokens(progress.epoch, progress.step)
+        row: JsonObject = {
+            "epoch": progress.epoch + 1,
+            "learning_rate": first_rate,
+            "train_perplexity": evaluation.perplexity_from_nll(progress.nll, tokens),
+            "valid_perplexity": valid,
+            **({"unaveraged_valid_perplexity": without_average} if self.config.has_average else {}),
+            "words_per_second": progress.words_per_second,
+            "seconds": progress.clocked_seconds,
+            "gradient_norm": progress.gradient_norms / progress.step,
+        }
         perplexities = (row["train_perplexity"], valid, without_average)
         if not all(map(math.isfinite, perplexities)):
             what = [] if any(map(math.isnan, perplexities)) else ["a perplexity overflowed"]
@@ -274,17 +280,26 @@ class Trainer:
                 )
         self.backend.load_weights(weights)
         test = evaluation.check_finite(self._perplexity("test"), "the test split")
-        return metrics.make_result(
-            self.run,
-            progress,
-            test_perplexity=test,
-            final_test_perplexity=test if final is None else final,
-            best_possible_perplexity=self.corpus.bounds.get("test"),
-            parameters=parameters.count_scalars(weights),
-            engine=self.backend.engine,
-            seconds=self._run_seconds(),
-            command_seconds=time.perf_counter() - self.command_start,
-        )
+        init_from = self.run.init_from
+        return {
+            "test_perplexity": test,
+            "valid_perplexity": progress.best_perplexity,
+            "final_test_perplexity": test if final is None else final,
+            "final_valid_perplexity": progress.rows[-1]["valid_perplexity"],
+            "best_possible_perplexity": self.corpus.bounds.get("test"),
+            "best_epoch": progress.best_epoch,
+            "epochs": progress.epoch,
+            "words_per_second": metrics.words_per_second(progress.rows),
+            "parameters": parameters.count_scalars(weights),
+            "engine": self.backend.engine,
+            "seconds": self._run_seconds(),
+            "command": " && ".join(progress.commands),
+            "environment": progress.environments[-1],
+            "earlier_environments": progress.environments[:-1],
+            "command_seconds": time.perf_counter() - self.command_start,
+            "hyperparameters": self.config.to_json(),
+            **({"init_from": msgspec.structs.asdict(init_from)} if init_from else {}),
+        }
 
     def _perplexity(self, split: str) -> float:
         return evaluation.evaluate_perplexity(
