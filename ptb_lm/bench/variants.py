@@ -90,6 +90,7 @@ _CLASSIFIER_PROGRAMS = _IN_CHECKOUT.get("classifiers", {})
 
 LANGUAGE_MODELS = {**FRAMEWORKS, **{name: _framework(about) for name, about in _LANGUAGE_PROGRAMS.items()}}
 CLASSIFIERS = {name: _framework(about) for name, about in _CLASSIFIER_PROGRAMS.items()}
+ADDED: dict[str, Framework] = {}  # programs of the user's own, of either kind
 # Names in titles. A program that is missing here has the name that --add gave it.
 TITLES = {
     "torch": "torch",
@@ -228,9 +229,9 @@ def add(name_and_build: str) -> Variant:
     module, _, function = build.partition(":")
     if not name or {"/", "@", "#"} & set(name) or not module or not function or ":" in function:
         raise UserError(f"--add {name_and_build}: give it as NAME=MODULE:FUNCTION")
-    if name in LANGUAGE_MODELS or name in CLASSIFIERS:
+    if name in {*LANGUAGE_MODELS, *CLASSIFIERS, *ADDED}:
         raise UserError(f"--add {name_and_build}: the name {name!r} is taken")
-    row = Framework(
+    ADDED[name] = Framework(
         build=build,
         models={"custom": build},
         executions=("eager",),
@@ -240,7 +241,6 @@ def add(name_and_build: str) -> Variant:
         refusals={},
         takes_keywords=True,
     )
-    LANGUAGE_MODELS[name] = CLASSIFIERS[name] = row
     return Variant(f"{name}/custom", name)
 
 

@@ -17,8 +17,7 @@ from ptb_lm.common.errors import UserError
 @pytest.fixture(autouse=True)
 def _mine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variant of the user's own, forgotten afterwards."""
-    for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
-        monkeypatch.setattr(variants, table, dict(getattr(variants, table)))
+    monkeypatch.setattr(variants, "ADDED", {})
     assert variants.add("mine=anywhere:build") == MINE
 
 

@@ -37,8 +37,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "dying.py").write_text("import os; os.kill(os.getpid(), 11)\n")
     (folder / "leaving.py").write_text("raise SystemExit('no GPU, no module')\n")
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
-        monkeypatch.setattr(variants, table, dict(getattr(variants, table)))
+    monkeypatch.setattr(variants, "ADDED", {})
     return folder
 
 

@@ -166,11 +166,10 @@ def test_a_precision_that_a_program_lacks_is_refused(name: str, precision: str, 
 
 def built_by(added: str, config: Config, weights: dict, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What a function that --add names builds."""
-    for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
-        monkeypatch.setattr(variants, table, dict(getattr(variants, table)))
+    monkeypatch.setattr(variants, "ADDED", {})
     variant = variants.add(added)
     assert variant.name == f"{added.partition('=')[0]}/custom"
-    return variant.builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp64", seed=5)(config, weights)
+    return variant.builder(variants.ADDED, device="cpu", precision="fp64", seed=5)(config, weights)
 
 
 def test_an_added_function_is_called_with_keywords(

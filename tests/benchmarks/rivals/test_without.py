@@ -30,8 +30,7 @@ TENSORFLOW = [
 @pytest.fixture
 def undone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Registrations and replacements, which last as long as a process, end with the test."""
-    for table in ("LANGUAGE_MODELS", "CLASSIFIERS"):
-        monkeypatch.setattr(variants, table, {**getattr(variants, table)})
+    monkeypatch.setattr(variants, "ADDED", {})
     return monkeypatch
 
 
@@ -50,9 +49,7 @@ def test_a_model_without_an_optimisation_equals_the_reference(what: str, undone:
 
     undone.setattr(module, "replace", replace_for_now)
     task = LanguageTask(config=Config(hidden_size=7, keep_prob=0.5), vocabulary_size=50)
-    build = variants.add(f"mine={what}").builder(
-        variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1
-    )
+    build = variants.add(f"mine={what}").builder(task.registry, device="cpu", precision="fp32", seed=1)
     checked(task, build)
     model = build(task.config, parameters.draw_initial(task.config, 50, seed=1))
     x_BT, y_BT = task.window(seed=1)
