@@ -118,13 +118,6 @@ def test_a_failure_after_some_rounds_keeps_these_and_says_so(tmp_path: Path) -> 
     assert result.ratio is not None
 
 
-def test_wrong_is_never_fast(tmp_path: Path) -> None:
-    rows = [*rounds(SPEEDS), unmeasured("wrong", "its gradient is off", variant="torch/cudnn")]
-    result = group_of(tmp_path, rows).result("torch/cudnn")
-    assert (result.status, result.reason) == ("wrong", "its gradient is off")
-    assert (result.blocks, result.ratio) == ((), None)
-
-
 def test_a_program_that_is_wrong_by_one_name_is_wrong_by_both(tmp_path: Path) -> None:
     speeds = {"torch/basic": 1.0, "torch/cudnn": 2.0, "torch/cudnn#again": 2.0}
     for wrong in ("torch/cudnn", "torch/cudnn#again"):
@@ -134,7 +127,8 @@ def test_a_program_that_is_wrong_by_one_name_is_wrong_by_both(tmp_path: Path) ->
         assert found == {"torch/basic": ("measured", 5), **both}
 
 
-def test_a_variant_wrong_in_one_pass_has_no_figures_in_the_other(tmp_path: Path) -> None:
+def test_a_variant_wrong_in_one_pass_has_no_figures_in_either(tmp_path: Path) -> None:
+    """Wrong is never fast."""
     blocks = [*rounds(SPEEDS), *rounds(SPEEDS, **{"pass": "forward"})]
     rows = [*blocks, unmeasured("wrong", "after its warm-up it is off", variant="torch/cudnn")]
     forward, train = summary_of(tmp_path, rows).groups
@@ -146,12 +140,29 @@ def test_a_variant_wrong_in_one_pass_has_no_figures_in_the_other(tmp_path: Path)
         assert group.result("torch/block").status == "measured"
 
 
-def test_notes_that_differ_in_numbers_alone_are_one(tmp_path: Path) -> None:
-    cut = "{} of 80 steps a round (limit: 20.5 s), {} of 1,000 steps to warm up (limit: 4.1 s)"
-    notes = [cut.format("4", "9"), cut.format("10", "9"), cut.format("4", "999"), "another", None]
-    made = [row(round=n, process=n, note=note, planned_rounds=5) for n, note in enumerate(notes)]
+CUT = "{} of 80 steps a round (limit: 20.5 s), {} of 1,000 steps to warm up (limit: 4.1 s)"
+
+
+@pytest.mark.parametrize(
+    ("notes", "joined"),
+    [
+        (
+            [CUT.format("4", "9"), CUT.format("10", "9"), CUT.format("4", "999"), "another", None],
+            (CUT.format("4 to 10", "9 to 999"), "another"),
+        ),
+        # A version is no number.
+        (
+            ["torch 2.9.1: 2.5 of 1,000 s", "torch 2.13.0: 2 of 3 s", "torch 2.13.0: 10 of 1,000 s"],
+            ("torch 2.9.1: 2.5 of 1,000 s", "torch 2.13.0: 2 to 10 of 3 to 1,000 s"),
+        ),
+    ],
+)
+def test_notes_that_differ_in_numbers_alone_are_one(
+    notes: list[str | None], joined: tuple[str, ...], tmp_path: Path
+) -> None:
+    made = [row(round=n, process=n, note=note, planned_rounds=len(notes)) for n, note in enumerate(notes)]
     (result,) = group_of(tmp_path, made).results
-    assert result.notes == (cut.format("4 to 10", "9 to 999"), "another")
+    assert result.notes == joined
 
 
 def test_a_fact_that_is_null_is_not_known(tmp_path: Path) -> None:
@@ -159,13 +170,6 @@ def test_a_fact_that_is_null_is_not_known(tmp_path: Path) -> None:
     made = [row(round=n, process=n, check=each, planned_rounds=2) for n, each in enumerate(checks)]
     (result,) = group_of(tmp_path, made).results
     assert result.notes == ("its gradients were compared in a second model without dropout",)
-
-
-def test_a_version_in_a_note_is_no_number(tmp_path: Path) -> None:
-    notes = ["torch 2.9.1: 2.5 of 1,000 s", "torch 2.13.0: 2 of 3 s", "torch 2.13.0: 10 of 1,000 s"]
-    made = [row(round=n, process=n, note=note, planned_rounds=3) for n, note in enumerate(notes)]
-    (result,) = group_of(tmp_path, made).results
-    assert result.notes == (notes[0], "torch 2.13.0: 2 to 10 of 3 to 1,000 s")
 
 
 def test_an_error_names_the_file_with_the_rows(tmp_path: Path) -> None:

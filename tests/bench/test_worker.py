@@ -91,6 +91,12 @@ def test_each_pass_has_its_own_peak_of_host_memory() -> None:
     assert again - last > 250e6, "as in its first block"
 
 
+def change_quick(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Change the workload of quick for workers of this process."""
+    suite: Any = SimpleNamespace(workloads=[dataclasses.replace(*SUITES["quick"].workloads, **changes)])
+    monkeypatch.setattr(worker, "SUITES", {"quick": suite})
+
+
 def build_variant(variant: str) -> BuiltVariant:
     return BuiltVariant(Options(suite="quick", batch_size=2, device="cpu"), "small", variant)
 
@@ -139,9 +145,7 @@ def test_a_later_process_is_compared_only_if_its_first_losses_differ(
     """With dropout, whose masks the first tells and the second does not; after other steps, too."""
     with_dropout = PRESETS["small"].replace(batch_size=6, hidden_size=16, keep_prob=0.5, num_layers=2)
     task = LanguageTask(config=with_dropout, vocabulary_size=50)
-    workload = dataclasses.replace(*SUITES["quick"].workloads, task=task)
-    suite: Any = SimpleNamespace(workloads=[workload])
-    monkeypatch.setattr(worker, "SUITES", {"quick": suite})
+    change_quick(monkeypatch, task=task)
 
     def build() -> BuiltVariant:
         return BuiltVariant(Options(suite="quick", device="cpu"), "small", variant)
@@ -211,8 +215,7 @@ def test_what_exports_other_tensors_is_wrong_by_name(
     task = LanguageTask(
         config=PRESETS["small"].replace(batch_size=2, hidden_size=16, num_layers=1), vocabulary_size=50
     )
-    suite: Any = SimpleNamespace(workloads=[dataclasses.replace(*SUITES["quick"].workloads, task=task)])
-    monkeypatch.setattr(worker, "SUITES", {"quick": suite})
+    change_quick(monkeypatch, task=task)
     built = BuiltVariant(Options(suite="quick", device="cpu"), "small", "torch/block")
     right = built.steps.model.export_weights
     monkeypatch.setattr(built.steps.model, "export_weights", lambda: exported(right()))
@@ -298,9 +301,7 @@ def test_a_precision_that_a_cpu_lacks_is_told() -> None:
 def test_what_would_take_minutes_without_bfloat16_products_is_refused(
     products: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workload = dataclasses.replace(*SUITES["quick"].workloads, needs_native_precision=True)
-    suite: Any = SimpleNamespace(workloads=[workload])
-    monkeypatch.setattr(worker, "SUITES", {"quick": suite})
+    change_quick(monkeypatch, needs_native_precision=True)
     monkeypatch.setattr(cpu, "bfloat16_products", lambda: products)
     build_variant("torch/block_fused")
     if products:
