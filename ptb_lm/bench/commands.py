@@ -45,9 +45,9 @@ def _list_variants(workload: Workload) -> None:
     for variant in workload.variants:
         baseline = " (baseline)" * (variant.name == workload.baseline)
         cli.print_line(f"    {variant.name:<30} {variant.label}{baseline}")
-    frameworks = dict.fromkeys(str(variant.parts["framework"]) for variant in workload.variants)
-    rows = {name: workload.task.registry[name] for name in frameworks}
-    precisions = "; ".join(f"{name} {', '.join(row.precisions)}" for name, row in rows.items())
+    registry = workload.task.registry
+    frameworks = dict.fromkeys(variant.program[0] for variant in workload.variants)
+    precisions = "; ".join(f"{name} {', '.join(registry[name].precisions)}" for name in frameworks)
     cli.print_line(f"    each also as VARIANT@PRECISION: {precisions}")
 
 

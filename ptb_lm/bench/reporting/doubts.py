@@ -12,13 +12,8 @@ from ptb_lm.bench.run.machine import DISTURBANCE_LIMIT
 from ptb_lm.bench.run.record import PACKAGES
 
 _VERSIONS = ("ptb_lm", "python", "cuda", "cudnn", *PACKAGES)
-
-
 _UNSTEADY = 0.9  # the lower quartile of the GEMM rates, as a fraction of the upper one
-
-
 _COARSE = 0.1  # half the width of an A/A test's interval, as a fraction: above, a run resolves little
-
 _ONE_A_CORE = "one a core"  # the first words of some libraries about their threads
 
 
