@@ -27,6 +27,7 @@ from ptb_lm.common import files, host
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared")
+SEAL_BYTES = hashlib.sha256().digest_size
 _environment_lock = threading.Lock()  # to set a variable of the environment, and to restore it
 
 
@@ -54,7 +55,7 @@ def load_kernels() -> ctypes.CDLL:
             return _open_compiled(name)
         version = _run([*compiler, "--version"], seconds=60).stdout
         path = files.cache_folder() / f"{name}-{_digest(*compiler, version)}.so"
-        with contextlib.suppress(OSError):  # it is not there, or a crash of the machine has cut it off
+        with contextlib.suppress(OSError):  # it is not there, or damaged
             return _open(path)
         _compile(compiler, libraries, path)
     except OSError as error:
@@ -77,9 +78,12 @@ def _open(path: Path) -> ctypes.CDLL:
     """Load a compiled library: a temporary copy of it where the cache's file system is mounted noexec.
 
     Raises:
-        OSError: The file is no library that can be loaded.
+        OSError: The file is damaged, or no library that can be loaded.
         MissingError: The temporary folder's file system is mounted noexec, too.
     """
+    content = path.read_bytes()
+    if content != _seal(content[:-SEAL_BYTES]):
+        raise OSError(f"{path} is damaged")
     if not _is_noexec(path):
         return ctypes.CDLL(str(path))
     with tempfile.TemporaryDirectory() as folder:  # once it is loaded, the file is not needed any more
@@ -149,8 +153,15 @@ def _compile(compiler: Sequence[str], libraries: Sequence[str], path: Path) -> N
             ]
             reason = lines[0] if lines else f"{shlex.join(compiler)} ended with status {done.returncode}"
             raise MissingError(f"the C++ compiler failed: {reason}")
-        with files.atomic_path(path) as copy:  # half a library would end every later process that loads it
-            shutil.copyfile(output, copy)
+        files.atomic_write(path, _seal(output.read_bytes()))
+
+
+def _seal(library: bytes) -> bytes:
+    """Return a library with its digest after its end, where no loader looks.
+
+    A library that was cut off or changed in the cache would end every process that loads it.
+    """
+    return library + hashlib.sha256(library).digest()
 
 
 @functools.cache
