@@ -12,7 +12,7 @@ D = directions, K = a stack layer's output width: H, or 2H.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -85,11 +85,17 @@ def freeze_second_bias(bias: Tensor) -> None:
 class Layer(nn.Module, ABC):
     """One layer over a sequence, in one direction.
 
+    Attributes:
+        float32_states: Names of the carried arrays that are of float32 at least. They are sums that grow at
+            every step.
+
     Args:
         input_size: I.
         hidden_size: H.
         cell: Declaration of its cell.
     """
+
+    float32_states: ClassVar[Collection[str]] = ()
 
     def __init__(self, input_size: int, hidden_size: int, cell: Cell) -> None:
         super().__init__()
@@ -103,8 +109,12 @@ class Layer(nn.Module, ABC):
 
     def zero_state(self, batch_size: int) -> LayerState:
         """Return the zero state for a batch."""
-        zeros = next(self.parameters()).new_zeros
-        return tuple(zeros(batch_size, self.hidden_size) for _ in self.cell.state_names)
+        like, shape = next(self.parameters()), (batch_size, self.hidden_size)
+        wide = torch.promote_types(like.dtype, torch.float32)
+        return tuple(
+            like.new_zeros(shape, dtype=wide if name in self.float32_states else like.dtype)
+            for name in self.cell.state_names
+        )
 
     @abstractmethod
     def forward(self, x_TBI: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -138,12 +148,6 @@ class PackedLayer(CanonicalLayer):
             state: State before the first step, with the samples in the same order.
             batch_sizes: Number of samples that have a step, for each of T; as in torch's PackedSequence.
         """
-
-
-def keep_c_in_float32(state: LayerState) -> LayerState:
-    """Return an LSTM's state whose c, a sum that grows at every step, is of float32 at least."""
-    h_BH, c_BH = state
-    return h_BH, c_BH.to(torch.promote_types(c_BH.dtype, torch.float32))
 
 
 class ValidSteps:

@@ -9,7 +9,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from ptb_lm.model.cells.layer_norm_lstm import EPSILON
-from ptb_lm.torch_backend.cells import CanonicalLayer, LayerState, LSTMState, keep_c_in_float32
+from ptb_lm.torch_backend.cells import CanonicalLayer, LSTMState
 from ptb_lm.torch_backend.lstm import SteppedLayer
 
 
@@ -20,6 +20,8 @@ class BasicLayer(CanonicalLayer, SteppedLayer):
     is added to at every step.
     """
 
+    float32_states = ("c",)
+
     kernel: Tensor
     recurrent_kernel: Tensor
     bias: Tensor
@@ -27,10 +29,6 @@ class BasicLayer(CanonicalLayer, SteppedLayer):
     recurrent_gain: Tensor
     cell_gain: Tensor
     cell_bias: Tensor
-
-    @override
-    def zero_state(self, batch_size: int) -> LayerState:
-        return keep_c_in_float32(super().zero_state(batch_size))
 
     @override
     def step(self, x_BI: Tensor, state: LSTMState) -> LSTMState:

@@ -22,7 +22,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from ptb_lm.torch_backend import cpu
-from ptb_lm.torch_backend.cells import LayerState, LSTMState, PackedLayer, keep_c_in_float32
+from ptb_lm.torch_backend.cells import LayerState, LSTMState, PackedLayer
 from ptb_lm.torch_backend.native import Kernels
 
 
@@ -32,13 +32,11 @@ class BlockFusedLayer(PackedLayer):
     In half precision the carried c, a sum that grows at every step, is of float32.
     """
 
+    float32_states = ("c",)
+
     kernel: Tensor
     recurrent_kernel: Tensor
     bias: Tensor
-
-    @override
-    def zero_state(self, batch_size: int) -> LayerState:
-        return keep_c_in_float32(super().zero_state(batch_size))
 
     @override
     def forward(self, x_TBI: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
