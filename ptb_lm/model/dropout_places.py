@@ -6,12 +6,14 @@ is scaled in evaluation. All masks are drawn anew for each window.
 Shapes: B = batch, T = time steps, E = embedding width, H = hidden units, L = layers, V = vocabulary.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ptb_lm.model.config import Config
 
 Mask = TypeVar("Mask")
+Other = TypeVar("Other")
 Dropout = Callable[[Any], Any]  # from a tensor of a framework to one of the same shape
 
 
@@ -36,6 +38,11 @@ class Masks(NamedTuple, Generic[Mask]):
     weights: Mapping[str, Mask]
     units: Sequence[Mask]
 
+    def map(self, function: Callable[[Mask], Other]) -> "Masks[Other]":
+        """Return the results of a function of each mask, called in the order in which masks are drawn."""
+        weights = {name: function(mask) for name, mask in self.weights.items()}
+        return Masks(weights, [function(mask) for mask in self.units])
+
 
 def mask_specs(config: Config, vocabulary_size: int, *, batch: int, steps: int) -> Masks[MaskSpec]:
     """Return the shape and keep probability of each of a window's masks.
@@ -57,6 +64,17 @@ def mask_specs(config: Config, vocabulary_size: int, *, batch: int, steps: int) 
             for width, keep_prob in zip(widths, config.unit_keep_probs, strict=True)
         ]
     return Masks(weights, units)
+
+
+def hash_to_seed(origin: bytes, place: str) -> int:
+    """Return a seed of 63 bits for one of several random streams.
+
+    Args:
+        origin: The seed of them all, or the saved streams that they follow.
+        place: The stream's place among them.
+    """
+    digest = hashlib.sha256(origin + f" {place}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
 
 
 def no_dropout(x: Any) -> Any:

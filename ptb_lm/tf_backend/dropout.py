@@ -5,7 +5,6 @@ masks of the same stream than TensorFlow's own operation does. The streams of al
 saved with a run's state.
 """
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import Masks, mask_specs
+from ptb_lm.model.dropout_places import Masks, hash_to_seed, mask_specs
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.tf_backend.runtime import apply_execution
 
@@ -47,10 +46,7 @@ class WindowDropout:
             steps: T.
         """
         specs = mask_specs(self.config, self.vocabulary_size, batch=batch, steps=steps)
-        return Masks(
-            {name: draw_mask(self.generator, *spec, self.dtype) for name, spec in specs.weights.items()},
-            [draw_mask(self.generator, *spec, self.dtype) for spec in specs.units],
-        )
+        return specs.map(lambda spec: draw_mask(self.generator, *spec, self.dtype))
 
     def preview(self, batch: int, steps: int, *, execution: str) -> Masks[NDArray[np.bool_]]:
         """Return the parts that the next window's masks will keep, without advancing the random stream.
@@ -62,11 +58,9 @@ class WindowDropout:
         """
         state = tf.identity(self.generator.state)
         draw = self._draw_by_xla if execution == "xla" else self.draw
-        kept: Masks[NDArray[np.bool_]] = tf.nest.map_structure(
-            lambda mask: mask.numpy() != 0, draw(batch, steps)
-        )
+        masks: Masks[tf.Tensor] = draw(batch, steps)
         self.generator.reset(state)
-        return kept
+        return masks.map(lambda mask: mask.numpy() != 0)
 
 
 def draw_mask(
@@ -79,7 +73,7 @@ def draw_mask(
 
 def device_seed(seed: int, device: int) -> int:
     """Return the seed of a device's stream. The first has the run's; the others' are derived from it."""
-    return seed if device == 0 else _derive_seed(str(seed).encode(), device)
+    return seed if device == 0 else hash_to_seed(f"{seed}".encode(), f"{device}")
 
 
 def new_stream(seed: int) -> tf.random.Generator:
@@ -116,10 +110,5 @@ def load_streams(
     for device, stream in enumerate(streams, start=ranks.rank * len(streams)):
         stream.reset(by_device[device % len(by_device)])
         if len(by_device) != ranks.size * len(streams):
-            seed = _derive_seed(np.ascontiguousarray(states).tobytes(), device)
+            seed = hash_to_seed(np.ascontiguousarray(states).tobytes(), f"{device}")
             stream.reset_from_key_counter(seed, COUNTER)
-
-
-def _derive_seed(origin: bytes, device: int) -> int:
-    digest = hashlib.sha256(origin + f" {device}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1

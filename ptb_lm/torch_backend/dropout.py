@@ -7,7 +7,6 @@ Shapes: B = batch, T = time steps, V = vocabulary, R = ranks.
 """
 
 import contextlib
-import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import Masks, MaskSpec, mask_specs
+from ptb_lm.model.dropout_places import Masks, MaskSpec, hash_to_seed, mask_specs
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.torch_backend import cpu
 
@@ -64,21 +63,14 @@ class WindowDropout:
             self._specs[batch, steps] = mask_specs(
                 self.config, self.vocabulary_size, batch=batch, steps=steps
             )
-        specs = self._specs[batch, steps]
-        return Masks(
-            {name: draw_mask(spec, self.generator, self.dtype) for name, spec in specs.weights.items()},
-            [draw_mask(spec, self.generator, self.dtype) for spec in specs.units],
-        )
+        return self._specs[batch, steps].map(lambda spec: draw_mask(spec, self.generator, self.dtype))
 
     def preview(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
         """Return the parts that the next window's masks will keep, without advancing the random stream."""
         state = self.generator.get_state()
         masks = self.draw(batch, steps)
         self.generator.set_state(state)
-        return Masks(
-            {name: (mask != 0).cpu().numpy() for name, mask in masks.weights.items()},
-            [(mask != 0).cpu().numpy() for mask in masks.units],
-        )
+        return masks.map(lambda mask: (mask != 0).cpu().numpy())
 
 
 @contextlib.contextmanager
@@ -123,7 +115,7 @@ def derive_seed(seed: int, ranks: Ranks = SINGLE_PROCESS) -> int:
     """
     if ranks.size == 1 and seed < 2**SEED_BITS:
         return seed
-    return _hash_to_seed(f"{seed}".encode(), ranks)
+    return hash_to_seed(f"{seed}".encode(), f"{ranks.rank} of {ranks.size}")
 
 
 def restore_generator(generator: torch.Generator, streams: NDArray[Any], ranks: Ranks) -> None:
@@ -144,7 +136,8 @@ def restore_generator(generator: torch.Generator, streams: NDArray[Any], ranks: 
     except (RuntimeError, TypeError, IndexError) as error:
         raise UserError(f"the random stream of dropout was not saved by torch ({error})") from None
     if from_other_device or len(by_rank) != ranks.size:
-        generator.manual_seed(_hash_to_seed(np.ascontiguousarray(streams).tobytes(), ranks))
+        origin = np.ascontiguousarray(streams).tobytes()
+        generator.manual_seed(hash_to_seed(origin, f"{ranks.rank} of {ranks.size}"))
 
 
 def is_from_other_device(state: Tensor, device: torch.device) -> bool:
@@ -163,8 +156,3 @@ def is_from_other_device(state: Tensor, device: torch.device) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _hash_to_seed(origin: bytes, ranks: Ranks) -> int:
-    digest = hashlib.sha256(origin + f" {ranks.rank} of {ranks.size}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
