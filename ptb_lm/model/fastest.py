@@ -166,16 +166,15 @@ def _explain(
     more = f" and {len(files) - 2} more" if len(files) > 2 else ""
     *others, last = dict.fromkeys(workload for _, workload in rule.evidence)
     workloads = f"{', '.join(others)} and {last}" if others else last
-    units, beyond = max(config.hidden_sizes), list[str]()
-    if units > rule.widest_measured:
-        beyond.append(f"{units:,} units")
-    if machine.device == "cpu" and machine.cores > MEASURED_CORES:
-        beyond.append(f"{machine.cores} cores")
-    if machine.device == "cpu" and platform.machine() != "x86_64":
-        beyond.append(f"a processor of the kind {platform.machine()}")
-    if processes > 1:
-        beyond.append(f"{processes} processes")
-    not_measured = f", though not with {' or '.join(beyond)}" if beyond else ""
+    units, on_cpu = max(config.hidden_sizes), machine.device == "cpu"
+    unmeasured = {
+        f"{units:,} units": units > rule.widest_measured,
+        f"{machine.cores} cores": on_cpu and machine.cores > MEASURED_CORES,
+        f"a processor of the kind {platform.machine()}": on_cpu and platform.machine() != "x86_64",
+        f"{processes} processes": processes > 1,
+    }
+    beyond = " or ".join(what for what, applies in unmeasured.items() if applies)
+    not_measured = f", though not with {beyond}" if beyond else ""
     measured = (
         f"{what}, for {machine.name}: no other {alternative} was measured to be faster for {workloads} "
         f"(results/bench: {', '.join(files[:2])}{more}){not_measured}{unproven}"
