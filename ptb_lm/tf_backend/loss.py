@@ -64,8 +64,7 @@ class SoftmaxLayer:
     the bias and its gradient on the way, and no pass over the logits is spent on either.
 
     Attributes:
-        weight: The kernel above the bias, [H + 1, V].
-        variables: The variables to train, by whoever owns this object.
+        variable: The kernel above the bias, [H + 1, V], to be trained by whoever owns this object.
 
     Args:
         hidden_size: H.
@@ -74,8 +73,7 @@ class SoftmaxLayer:
     """
 
     def __init__(self, hidden_size: int, vocabulary_size: int, *, dtype: tf.DType) -> None:
-        self.weight = tf.Variable(tf.zeros([hidden_size + 1, vocabulary_size], dtype))
-        self.variables = [self.weight]
+        self.variable = tf.Variable(tf.zeros([hidden_size + 1, vocabulary_size], dtype))
 
     def to_canonical(self, weight: NDArray[Any]) -> Arrays:
         """Return by canonical name an array in the layout of the weight."""
@@ -87,12 +85,12 @@ class SoftmaxLayer:
 
     def logits(self, hidden_NH: tf.Tensor) -> tf.Tensor:
         """Return the logits of every word [N, V]."""
-        return _with_ones(hidden_NH) @ self.weight
+        return _with_ones(hidden_NH) @ self.variable
 
     def loss_and_gradients(
         self, hidden_NH: tf.Tensor, targets_N: tf.Tensor, scale: float
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-        """Return (negative log likelihoods [N], d_hidden_NH, gradients with respect to the `variables`).
+        """Return (negative log likelihoods [N], d_hidden_NH, [gradient with respect to the `variable`]).
 
         Args:
             hidden_NH: The top layer's output.
@@ -100,10 +98,10 @@ class SoftmaxLayer:
             scale: Factor of the loss: scale * sum of the negative log likelihoods.
         """
         inputs = _with_ones(hidden_NH)
-        softmax = SoftmaxCrossEntropy(inputs @ self.weight, targets_N)
+        softmax = SoftmaxCrossEntropy(inputs @ self.variable, targets_N)
         d_logits_NV, factor_N1 = softmax.gradient(scale)
         d_weight = tf.matmul(factor_N1 * inputs, d_logits_NV, transpose_a=True)
-        d_hidden_NH = factor_N1 * tf.matmul(d_logits_NV, self.weight[:-1], transpose_b=True)
+        d_hidden_NH = factor_N1 * tf.matmul(d_logits_NV, self.variable[:-1], transpose_b=True)
         return softmax.nll_N, d_hidden_NH, [d_weight]
 
 
@@ -111,7 +109,7 @@ class TiedSoftmaxLayer:
     """The projection onto the vocabulary by the embedding itself, with softmax and cross-entropy.
 
     Attributes:
-        variables: The variables to train: the embedding and the bias.
+        variable: The bias [V], to be trained, as the embedding is, by whoever owns this object.
 
     Args:
         embedding_VE: The embedding, E = H.
@@ -119,8 +117,7 @@ class TiedSoftmaxLayer:
 
     def __init__(self, embedding_VE: tf.Variable) -> None:
         self.embedding_VE = embedding_VE
-        self.bias_V = tf.Variable(tf.zeros([embedding_VE.shape[0]], embedding_VE.dtype))
-        self.variables = [embedding_VE, self.bias_V]
+        self.variable = tf.Variable(tf.zeros([embedding_VE.shape[0]], embedding_VE.dtype))
 
     def to_canonical(self, bias_V: NDArray[Any]) -> Arrays:
         """Return by canonical name an array in the layout of the bias."""
@@ -132,12 +129,12 @@ class TiedSoftmaxLayer:
 
     def logits(self, hidden_NH: tf.Tensor) -> tf.Tensor:
         """Return the logits of every word [N, V]."""
-        return tf.matmul(hidden_NH, self.embedding_VE, transpose_b=True) + self.bias_V
+        return tf.matmul(hidden_NH, self.embedding_VE, transpose_b=True) + self.variable
 
     def loss_and_gradients(
         self, hidden_NH: tf.Tensor, targets_N: tf.Tensor, scale: float
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-        """Return as SoftmaxLayer's does; the embedding's gradient is the part that comes from the softmax."""
+        """Return as SoftmaxLayer's does; the gradients are its part of the embedding's, and the bias's."""
         softmax = SoftmaxCrossEntropy(self.logits(hidden_NH), targets_N)
         d_logits_NV, factor_N1 = softmax.gradient(scale)
         d_embedding_VE = tf.matmul(d_logits_NV, factor_N1 * hidden_NH, transpose_a=True)

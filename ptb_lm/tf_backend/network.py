@@ -47,13 +47,12 @@ class Network:
         self.stack = RecurrentStack(
             layer, width, hidden_sizes, cell=config.cell_declaration, unroll=unroll, dtype=dtype
         )
-        self.softmax: SoftmaxLayer | TiedSoftmaxLayer
-        if config.tie_weights:
-            self.softmax = TiedSoftmaxLayer(self.embedding_VE)
-            self.variables = [*self.softmax.variables, *self.stack.variables]
-        else:
-            self.softmax = SoftmaxLayer(hidden_sizes[-1], vocabulary_size, dtype=dtype)
-            self.variables = [self.embedding_VE, *self.softmax.variables, *self.stack.variables]
+        self.softmax: SoftmaxLayer | TiedSoftmaxLayer = (
+            TiedSoftmaxLayer(self.embedding_VE)
+            if config.tie_weights
+            else SoftmaxLayer(hidden_sizes[-1], vocabulary_size, dtype=dtype)
+        )
+        self.variables = [self.embedding_VE, self.softmax.variable, *self.stack.variables]
 
     def evaluate(self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State) -> tuple[State, Loss]:
         """Score a window of any shape, without dropout."""

@@ -176,15 +176,15 @@ def test_the_loss_and_its_gradients_equal_the_tape_s() -> None:
     """Against TensorFlow's own softmax cross-entropy, with logits far apart."""
     rng = np.random.default_rng(0)
     layer = SoftmaxLayer(7, 13, dtype=tf.float64)
-    layer.weight.assign(50 * rng.normal(size=(8, 13)))
+    layer.variable.assign(50 * rng.normal(size=(8, 13)))
     hidden, targets = tf.constant(rng.normal(size=(9, 7))), tf.constant(rng.integers(13, size=9))
     nll_N, d_hidden_NH, (d_weight,) = layer.loss_and_gradients(hidden, targets, 0.3)
     with tf.GradientTape() as tape:
         tape.watch(hidden)
-        logits_NV = hidden @ layer.weight[:-1] + layer.weight[-1]
+        logits_NV = hidden @ layer.variable[:-1] + layer.variable[-1]
         expected_N = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=logits_NV)
         scaled = 0.3 * tf.reduce_sum(expected_N)
-    d_hidden, d_expected = tape.gradient(scaled, [hidden, layer.weight])
+    d_hidden, d_expected = tape.gradient(scaled, [hidden, layer.variable])
     np.testing.assert_allclose(nll_N, expected_N)
     np.testing.assert_allclose(SoftmaxCrossEntropy(layer.logits(hidden), targets).nll_N, expected_N)
     np.testing.assert_allclose(d_hidden_NH, d_hidden)
@@ -198,7 +198,7 @@ def test_a_tied_softmax_computes_what_an_untied_one_does() -> None:
     bias = rng.normal(size=13)
     canonical = {"softmax.kernel": embedding.numpy().T, "softmax.bias": bias}
     for layer in (tied, untied):
-        layer.variables[-1].assign(layer.from_canonical(canonical))
+        layer.variable.assign(layer.from_canonical(canonical))
     hidden, targets = tf.constant(rng.normal(size=(9, 7))), tf.constant(rng.integers(13, size=9))
     expected_N, expected_NH, (d_weight,) = untied.loss_and_gradients(hidden, targets, 0.3)
     nll_N, d_hidden_NH, (d_embedding_VE, d_bias_V) = tied.loss_and_gradients(hidden, targets, 0.3)
@@ -211,7 +211,7 @@ def test_a_tied_softmax_computes_what_an_untied_one_does() -> None:
 
 def test_very_unlikely_targets_have_a_finite_loss() -> None:
     layer = SoftmaxLayer(1, 2, dtype=tf.float32)
-    layer.weight.assign([[0.0, 0.0], [400.0, -400.0]])
+    layer.variable.assign([[0.0, 0.0], [400.0, -400.0]])
     hidden, targets = tf.zeros([1, 1]), tf.constant([1])
     assert SoftmaxCrossEntropy(layer.logits(hidden), targets).nll_N.numpy().tolist() == [800.0]
     nll_N, d_hidden_NH, (d_weight,) = layer.loss_and_gradients(hidden, targets, 0.5)
