@@ -65,6 +65,15 @@ def assert_arrays(
     assert found.keys() == expected.keys()
 
 
+def name_state(state: Any, prefix: str = "") -> dict[str, Any]:
+    """The arrays that the layers of an LSTM carry, or their gradients, by name: h.0, c.0, h.1 ..."""
+    return {
+        f"{prefix}{name}.{index}": array
+        for index, pair in enumerate(state)
+        for name, array in zip("hc", pair, strict=True)
+    }
+
+
 def reference_perplexity(weights: Mapping[str, np.ndarray], ids: np.ndarray, *, batch_size: int = 1) -> float:
     """The perplexity of a split, in so many rows, by NumPy in float64."""
     rows_BL = corpus.rows(ids, batch_size)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from _pytest.mark import ParameterSet
 from support import assert_arrays, installed, random_weights, random_windows, trace_alone
-from training_steps import assert_steps_equal_the_reference
+from training_steps import COMPUTED, assert_steps_equal_the_reference, skip_what_a_gpu_refuses
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
@@ -22,12 +22,7 @@ from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 
 VOCABULARY = 11
-EVERY_MODEL = [
-    pytest.param(framework, model, cell, marks=installed(framework))
-    for cell, row in CELLS.items()
-    for framework, models in row.layers.items()
-    for model in models
-]
+EVERY_MODEL = [pytest.param(*each, marks=installed(each[0])) for each in COMPUTED]
 
 # For what is outside of the layers: TensorFlow's other models, which take long to trace, are the same there.
 QUICK_MODELS = [
@@ -134,12 +129,8 @@ def _chosen(**choice: str | None) -> Choice:
 
 
 def _built(config: Config, weights: dict[str, np.ndarray], choice: Choice) -> Backend:
-    try:
+    with skip_what_a_gpu_refuses(choice.device):
         return backend.build(config, weights, choice)
-    except UserError as error:
-        if choice.device == "cuda":
-            pytest.skip(str(error))
-        raise
 
 
 @pytest.mark.slow
@@ -493,12 +484,7 @@ def test_choices_that_do_not_go_together_are_refused(
 
 def test_the_tables_of_cells_and_models_agree() -> None:
     """Every cell's models are their framework's, and every model computes some cell."""
-    computed = {
-        (framework, model)
-        for row in CELLS.values()
-        for framework in row.layers
-        for model in row.layers[framework]
-    }
+    computed = {(framework, model) for framework, model, _ in COMPUTED}
     assert computed == {(framework, model) for framework, row in FRAMEWORKS.items() for model in row.models}
     for name in CELLS:
         assert cells.get(name).name == name
@@ -514,6 +500,24 @@ def test_a_backend_says_that_it_is_one(framework: str, tiny_config: Config) -> N
     lacking = type("Lacking", (type(built),), {"zero_state": Backend.zero_state})
     with pytest.raises(TypeError, match="zero_state"):
         lacking()
+
+
+@every_framework
+def test_a_model_that_scores_builds_nothing_that_trains(framework: str, tiny_config: Config) -> None:
+    """No optimiser, exchange, loss scale, random stream or averages."""
+    weights, batch = random_weights(tiny_config, VOCABULARY, seed=1), tiny_config.batch_size
+    precision = "fp16" if framework == "torch" else "fp32"
+    built: Any = build(tiny_config, weights, framework=framework, model="basic", precision=precision)
+    ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
+    built.read([built.evaluate_step(x_BT, y_BT, built.zero_state(batch))[1]])
+    built.log_probabilities(x_BT, y_BT, built.zero_state(batch))
+    built.next_word_log_probabilities(x_BT, built.zero_state(batch))
+    built.load_weights(built.export_weights())
+    assert built.engine
+    assert built.environment()
+    assert "training" not in vars(built)
+    built.train_step(x_BT, y_BT, built.zero_state(batch), learning_rate=0.1)
+    assert "training" in vars(built)
 
 
 @every_framework

@@ -1,15 +1,18 @@
 """Training steps with all kinds of regularisers, and what they must compute: for the backends' tests."""
 
+import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from support import random_weights
 
+from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
-from ptb_lm.model import cells, reference, reference_updates
+from ptb_lm.model import backend, cells, reference, reference_updates
+from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import mask_specs
 
@@ -42,6 +45,43 @@ CASES: dict[str, dict[str, Any]] = {
     "awd by adam": {**AWD, **ADAM},
     "all but ties, by adam": {**AWD, **ADAM, "tie_weights": False, "variational": False},
 }
+
+# Every way to compute a cell.
+COMPUTED = [
+    (framework, model, cell)
+    for cell, row in cells.CELLS.items()
+    for framework, models in row.layers.items()
+    for model in models
+]
+
+
+def build(config: Config, *, vocabulary: int = VOCABULARY, seed: int = 3, **choice: str | None) -> Any:
+    """Build a model, on a CPU by default, with the weights of `random_weights` with the seed 1."""
+    weights = random_weights(config, vocabulary, seed=1)
+    return backend.build(config, weights, Choice.create(seed=seed, **{"device": "cpu", **choice}))
+
+
+@contextlib.contextmanager
+def skip_what_a_gpu_refuses(device: str) -> Iterator[None]:
+    """Skip, with the reason, what is built on a GPU that cannot compute it."""
+    try:
+        yield
+    except UserError as error:
+        if device == "cuda":
+            pytest.skip(str(error))
+        raise
+
+
+def record_executed_windows(built: Any) -> list[tuple[int, ...]]:
+    """Return a list to which each window is added, by its steps and rows, that runs as --execution says."""
+    windows, stack = list[tuple[int, ...]](), built.network.executed_stack
+
+    def note_shape(x_TBE: Any, state: Any, **more: Any) -> Any:
+        windows.append(tuple(x_TBE.shape[:2]))
+        return stack(x_TBE, state, **more)
+
+    built.network.executed_stack = note_shape
+    return windows
 
 
 def cut_random_windows(config: Config, lengths: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -11,16 +11,14 @@ import numpy as np
 import pytest
 import runs
 from support import ROOT, installed, numeric_gradient, random_weights, random_windows
-from training_steps import assert_steps_equal_the_reference
+from training_steps import VOCABULARY, assert_steps_equal_the_reference, build
 
 from ptb_lm import evaluate, train
-from ptb_lm.model import backend, cells, reference
-from ptb_lm.model.choice import Choice
+from ptb_lm.model import cells, reference
 from ptb_lm.model.config import Config
 
 pytestmark = pytest.mark.slow
 
-VOCABULARY = 11
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 # The first line of each block of code says where it belongs. Other blocks add a hyper-parameter.
 FOUND = re.findall(r"```python\n# ([^\n]+)\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -83,9 +81,7 @@ def test_its_gradients_equal_finite_differences(config: Config) -> None:
 def test_every_training_step_equals_the_reference(
     framework: str, execution: str | None, config: Config
 ) -> None:
-    weights = random_weights(config, VOCABULARY, seed=1)
-    choice = {"framework": framework, "model": "basic", "execution": execution, "precision": "fp64"}
-    built = backend.build(config, weights, Choice.create(device="cpu", **choice))
+    built = build(config, framework=framework, model="basic", execution=execution, precision="fp64")
     assert "basic elman" in built.engine
     windows = random_windows(config, VOCABULARY, 8, seed=2)
     assert_steps_equal_the_reference(built, windows, bound=1e-11, rate=0.2)

@@ -8,19 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import training_steps
 from _pytest.mark import ParameterSet
-from support import CUDNN_FP32, installed, random_weights, random_windows, trace_alone
-from training_steps import assert_steps_equal_the_reference
+from support import CUDNN_FP32, installed, random_windows, trace_alone
+from training_steps import COMPUTED, VOCABULARY, assert_steps_equal_the_reference, skip_what_a_gpu_refuses
 
-from ptb_lm.common.errors import UserError
-from ptb_lm.model import backend
-from ptb_lm.model.cells import CELLS, LSTM
-from ptb_lm.model.choice import Choice
+from ptb_lm.model.cells import LSTM
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks, MaskSpec, mask_specs
 from ptb_lm.model.frameworks import FRAMEWORKS
 
-VOCABULARY = 11
 HALF = {"fp16": 2.5e-4, "bf16": 2e-3}
 BOUND = {"fp32": 1e-5, "fp64": 1e-11, **HALF}
 
@@ -70,7 +67,7 @@ def variants() -> Iterator[ParameterSet]:
 
     A cell beyond the LSTM: everything at once, as it is run by default.
     """
-    for cell, framework, model in cells_and_models():
+    for framework, model, cell in COMPUTED:
         row = FRAMEWORKS[framework]
         options = row.options(model)
         precisions = [name for name in options["precision"] if name in BOUND]
@@ -116,22 +113,9 @@ def is_for_a_cpu(
     return case == "all, tied" and (framework == "torch" or simplest or model == "cudnn")
 
 
-def cells_and_models() -> Iterator[tuple[str, str, str]]:
-    """Yield every (cell, framework, model)."""
-    for cell, row in CELLS.items():
-        for framework, models in row.layers.items():
-            for model in models:
-                yield cell, framework, model
-
-
 def build(config: Config, **choice: str) -> Any:
-    weights = random_weights(config, VOCABULARY, seed=1)
-    try:
-        return backend.build(config, weights, Choice.create(seed=3, **choice))
-    except UserError as error:
-        if choice["device"] == "cuda":
-            pytest.skip(str(error))
-        raise
+    with skip_what_a_gpu_refuses(choice["device"]):
+        return training_steps.build(config, **choice)
 
 
 def stream_of(built: Any) -> Any:
@@ -144,13 +128,7 @@ def drawn_by(built: Any) -> Callable[[], Masks[np.ndarray]]:
     """Return a function that draws a backend's next masks, without any training."""
     size = {"batch": built.config.batch_size, "steps": built.config.num_steps}
     stream = stream_of(built)
-
-    def draw() -> Masks[np.ndarray]:
-        masks = stream.draw(**size)
-        weights = {name: array_of(mask) for name, mask in masks.weights.items()}
-        return Masks(weights, [*map(array_of, masks.units)])
-
-    return draw
+    return lambda: stream.draw(**size).map(array_of)
 
 
 def array_of(mask: Any) -> np.ndarray:
@@ -204,8 +182,7 @@ def test_masks_are_the_same_for_all_models_and_others_for_another_seed(
     choice = {"framework": framework, "device": "cpu", "precision": "fp32"}
     streams = [drawn_by(build(config, model=model, **choice)) for model in FRAMEWORKS[framework].models]
     model = next(iter(FRAMEWORKS[framework].models))
-    weights = random_weights(config, VOCABULARY, seed=1)
-    other = drawn_by(backend.build(config, weights, Choice.create(model=model, seed=4, **choice)))
+    other = drawn_by(training_steps.build(config, model=model, seed=4, **choice))
     for _ in range(3):
         first, *rest = [draw() for draw in streams]
         another = other()

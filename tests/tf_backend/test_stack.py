@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import name_state
 
 from ptb_lm.model import parameters
 from ptb_lm.model.frameworks import FRAMEWORKS
@@ -75,14 +76,6 @@ class Inputs:
             **name_state(after),
             **name_state(d_before, "d_"),
         }
-
-
-def name_state(state: Any, prefix: str = "") -> dict[str, Any]:
-    return {
-        f"{prefix}{name}.{index}": array
-        for index, pair in enumerate(state)
-        for name, array in zip("hc", pair, strict=True)
-    }
 
 
 def measure(stack: RecurrentStack, inputs: Inputs, execution: str, xs_TBI: list[Any]) -> list[dict[str, Any]]:

@@ -1,10 +1,12 @@
 """Penalties, weight decay, Adam, windows of many lengths, layers of different widths: against NumPy."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+import training_steps
 from support import assert_arrays, random_weights
 from training_steps import (
     ADAM,
@@ -19,8 +21,7 @@ from training_steps import (
 )
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.model import backend, reference
-from ptb_lm.model.choice import Choice
+from ptb_lm.model import reference
 from ptb_lm.model.config import Config
 from ptb_lm.model.hyperparameter import LARGEST
 
@@ -31,6 +32,9 @@ CLIPPED_AT = {True: 1.5, False: 1.1}
 LENGTHS = [4, 1] * 10  # of 20 windows; two of them, as each is traced
 
 BOUNDS = {"fp64": 1e-10, "fp32": 2e-5}
+
+build = partial(training_steps.build, framework="tensorflow", model="basic", precision="fp64")
+windows_of = partial(cut_random_windows, lengths=LENGTHS)
 
 
 def every_case() -> Iterator[Any]:
@@ -77,14 +81,15 @@ def test_the_largest_bound_of_the_gradient_clips_nothing(short_config: Config) -
     assert_arrays(built.export_weights(), expected, atol=BOUNDS["fp32"])
 
 
-def build(config: Config, *, seed: int = 3, **choice: str) -> Any:
-    weights = random_weights(config, VOCABULARY, seed=1)
-    chosen = {"framework": "tensorflow", "model": "basic", "device": "cpu", "precision": "fp64", **choice}
-    return backend.build(config, weights, Choice.create(seed=seed, **chosen))
+def train_on(built: Any, state: Any, windows: Sequence[tuple[np.ndarray, np.ndarray]]) -> Any:
+    """Train on windows, and return the state after the last."""
+    for x_BT, y_BT in windows:
+        state, _ = built.train_step(x_BT, y_BT, state, learning_rate=rate_of(built.config))
+    return state
 
 
-def windows_of(config: Config) -> list[tuple[np.ndarray, np.ndarray]]:
-    return cut_random_windows(config, LENGTHS)
+def export_all(built: Any, state: Any) -> dict[str, np.ndarray]:
+    return {**built.export_weights(), **built.export_training_state(state)}
 
 
 @pytest.mark.parametrize(("case", "model", "precision", "execution"), list(every_case()))
@@ -101,41 +106,29 @@ def test_twenty_steps_equal_the_reference(
 def test_stopped_and_resumed_is_bit_identical(case: str, short_config: Config) -> None:
     """The state of Adam, the masks, and what layers of different widths carry."""
     config = short_config.replace(**CASES[case])
-    windows, rate = windows_of(config)[:12], rate_of(config)
+    windows = windows_of(config)[:12]
     first, resumed = build(config), build(config, seed=9)
-    state = first.zero_state(config.batch_size)
-    for x_BT, y_BT in windows[:5]:
-        state, _ = first.train_step(x_BT, y_BT, state, learning_rate=rate)
-    weights, saved = first.export_weights(), first.export_training_state(state)
+    state = train_on(first, first.zero_state(config.batch_size), windows[:5])
+    saved = first.export_training_state(state)
     assert saved["h"].shape == (3, 4, 8)
-    found = []
-    resumed.load_weights(weights)
-    for built, begin in ((first, state), (resumed, resumed.load_training_state(saved))):
-        carried = begin
-        for x_BT, y_BT in windows[5:]:
-            carried, _ = built.train_step(x_BT, y_BT, carried, learning_rate=rate)
-        found.append({**built.export_weights(), **built.export_training_state(carried)})
-    assert found[0].keys() == found[1].keys()
-    assert_arrays(found[1], found[0])
+    resumed.load_weights(first.export_weights())
+    expected = export_all(first, train_on(first, state, windows[5:]))
+    found = export_all(resumed, train_on(resumed, resumed.load_training_state(saved), windows[5:]))
+    assert_arrays(found, expected)
 
 
 def test_the_state_of_adam_fits_layers_of_another_layout(short_config: Config) -> None:
     """A cudnn layer has two variables on a GPU, as a basic layer has, and three on a CPU."""
     config = short_config.replace(**CASES["all but ties, by adam"])
-    windows, rate = windows_of(config)[:8], rate_of(config)
+    windows = windows_of(config)[:8]
     basic, cudnn = build(config, model="basic"), build(config, model="cudnn")
-    state = basic.zero_state(config.batch_size)
-    for x_BT, y_BT in windows[:4]:
-        state, _ = basic.train_step(x_BT, y_BT, state, learning_rate=rate)
+    state = train_on(basic, basic.zero_state(config.batch_size), windows[:4])
     cudnn.load_weights(basic.export_weights())
     saved = basic.export_training_state(state)
-    ends = []
-    for built, carried in ((basic, state), (cudnn, cudnn.load_training_state(saved))):
-        for x_BT, y_BT in windows[4:]:
-            carried, _ = built.train_step(x_BT, y_BT, carried, learning_rate=rate)
-        ends.append({**built.export_weights(), **built.export_training_state(carried)})
-    assert len([name for name in ends[0] if "adam" in name]) == 1 + 2 * len(basic.export_weights())
-    assert_arrays(ends[1], ends[0], atol=1e-10)
+    expected = export_all(basic, train_on(basic, state, windows[4:]))
+    found = export_all(cudnn, train_on(cudnn, cudnn.load_training_state(saved), windows[4:]))
+    assert len([name for name in expected if "adam" in name]) == 1 + 2 * len(basic.export_weights())
+    assert_arrays(found, expected, atol=1e-10)
     saved["tensorflow.adam.second.softmax.bias"] = np.zeros(3)
     weights = cudnn.export_weights()
     with pytest.raises(UserError, match=r"'tensorflow\.adam\.second\.softmax\.bias' has shape \(3,\)"):

@@ -1,6 +1,5 @@
 """torch's own parts: the places of dropout, the fused loss, the embedding's gradient; and a step's way."""
 
-import itertools
 import platform
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from support import assert_arrays, random_weights, random_windows, trace_alone
 from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
+from training_steps import VOCABULARY, build, cut_random_windows, record_executed_windows
 
 import ptb_lm
 from ptb_lm.common.errors import UserError
@@ -42,14 +42,6 @@ from ptb_lm.torch_backend.optimizers import add_scaled
 from ptb_lm.torch_backend.precision import PRECISIONS
 from ptb_lm.torch_backend.runtime import apply_execution
 
-VOCABULARY = 11
-
-
-def build(config: Config, *, vocabulary: int = VOCABULARY, seed: int = 3, **choice: str) -> Any:
-    weights = random_weights(config, vocabulary, seed=1)
-    return backend.build(config, weights, Choice.create(seed=seed, **{"device": "cpu", **choice}))
-
-
 EAGER_OR_PER_LAYER = [name for name in FRAMEWORKS["torch"].executions if name != "graph"]
 
 
@@ -63,14 +55,7 @@ def test_evaluation_is_executed_for_training_s_windows_alone(
     # In float32 kernels compute it, unless a compiler does.
     choice = {"execution": execution, "precision": "fp64" if execution == "compile" else "fp32"}
     trained, both = (build(short_config, model="basic", **choice) for _ in range(2))
-    windows, shapes = random_windows(short_config, VOCABULARY, 4, seed=2), list[tuple[int, ...]]()
-    stack = both.network.executed_stack
-
-    def note_shape(x_TBE: Tensor, state: Any, **more: Any) -> Any:
-        shapes.append(tuple(x_TBE.shape[:2]))
-        return stack(x_TBE, state, **more)
-
-    both.network.executed_stack = note_shape
+    windows, shapes = random_windows(short_config, VOCABULARY, 4, seed=2), record_executed_windows(both)
     state, other = trained.zero_state(batch), both.zero_state(batch)
     for x_BT, y_BT in windows:
         state, _ = trained.train_step(x_BT, y_BT, state, learning_rate=0.7)
@@ -152,14 +137,6 @@ REGULARISED: dict[str, Any] = {
 }
 
 
-def windows_of(config: Config) -> list[Any]:
-    """Twenty windows of random words, of four lengths if lengths vary."""
-    lengths = [5, 3, 6, 2] * 5 if config.vary_num_steps else [config.num_steps] * 20
-    rng = np.random.default_rng(2)
-    rows_BL = rng.integers(VOCABULARY, size=(config.batch_size, sum(lengths) + 1), dtype=np.int32)
-    return list(corpus.cut_windows(rows_BL, itertools.accumulate(lengths, initial=0)))
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("changes", [{}, REGULARISED, {"optimizer": "adam", "weight_decay": 1e-3}])
 @pytest.mark.parametrize("precision", FRAMEWORKS["torch"].precisions)
@@ -176,7 +153,7 @@ def test_a_captured_step_does_what_an_eager_one_does(
     )
     states = [built.zero_state(3) for built in (eager, graph)]
     exact = {"rtol": 0, "atol": 1e-12 if precision == "fp64" else 1e-5 if precision == "fp32" else 2e-3}
-    for step, (x_BT, y_BT) in enumerate(windows_of(config)):
+    for step, (x_BT, y_BT) in enumerate(cut_random_windows(config, [5, 3, 6, 2] * 5)):
         measured, rate = [], largest / (1 + step)
         for index, built in enumerate((eager, graph)):
             states[index], loss = built.train_step(x_BT, y_BT, states[index], learning_rate=rate)
@@ -313,21 +290,6 @@ def test_building_a_model_draws_no_number_of_torch_s_own_stream(
     before = torch.random.get_rng_state()
     build(tiny_config.replace(cell=cell), model=model)
     assert torch.equal(torch.random.get_rng_state(), before)
-
-
-def test_a_model_that_scores_builds_nothing_that_trains(tiny_config: Config) -> None:
-    """No exchange, loss scale, random stream or averages."""
-    built = build(tiny_config, precision="fp16")
-    ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
-    built.evaluate_step(x_BT, y_BT, built.zero_state(3))
-    built.log_probabilities(x_BT, y_BT, built.zero_state(3))
-    built.next_word_log_probabilities(x_BT, built.zero_state(3))
-    built.load_weights(built.export_weights())
-    assert built.engine
-    assert built.environment()
-    assert "training" not in vars(built)
-    built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.1)
-    assert "training" in vars(built)
 
 
 def test_a_loaded_model_scores_without_what_trains() -> None:

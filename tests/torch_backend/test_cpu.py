@@ -1,6 +1,7 @@
 """The choice of kernels and of the library of float32 products on a CPU."""
 
 import contextlib
+import functools
 import os
 import platform
 import subprocess
@@ -14,6 +15,7 @@ from typing_extensions import override
 
 torch = pytest.importorskip("torch")
 
+import training_steps  # noqa: E402
 from forked import python  # noqa: E402
 from implementations import override_implementation  # noqa: E402
 from support import random_weights, random_windows  # noqa: E402
@@ -22,8 +24,7 @@ from training_steps import assert_steps_equal_the_reference  # noqa: E402
 
 from ptb_lm.common import host  # noqa: E402
 from ptb_lm.common.errors import UserError  # noqa: E402
-from ptb_lm.model import backend, reference, rules  # noqa: E402
-from ptb_lm.model.choice import Choice  # noqa: E402
+from ptb_lm.model import reference, rules  # noqa: E402
 from ptb_lm.model.config import Config  # noqa: E402
 from ptb_lm.model.ranks import Ranks  # noqa: E402
 from ptb_lm.torch_backend import cpu, native, runtime  # noqa: E402
@@ -48,9 +49,7 @@ def implementation_is_restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         yield
 
 
-def build(config: Config, **choice: str) -> Any:
-    weights = random_weights(config, VOCABULARY, 1)
-    return backend.build(config, weights, Choice.create(seed=1, **{"device": "cpu", **choice}))
+build = functools.partial(training_steps.build, vocabulary=VOCABULARY)
 
 
 def choose(choice: cpu.Implementation) -> None:

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from support import random_weights
+from training_steps import build
 
 from ptb_lm.common import nvidia
 from ptb_lm.common.errors import UserError
-from ptb_lm.model import backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.parameters import DEFAULT_CELL
@@ -132,23 +131,18 @@ def test_an_unusable_gpu_is_an_error_with_cuda_and_a_warning_with_auto(
 ) -> None:
     available, listed, more, parts = TROUBLES[case]
     replace_answers(available, listed, **more)
-    weights = random_weights(tiny_config, 11, seed=1)
-
-    def build(device: str) -> Any:
-        return backend.build(tiny_config, weights, Choice.create(device=device))
-
     with pytest.raises(UserError) as caught:
-        build("cuda")
+        build(tiny_config, device="cuda")
     problem = str(caught.value).removeprefix("--device cuda: ")
     for part in parts:
         assert part in problem
     assert "\n" not in problem
     assert "CUDA kernel errors" not in problem, "a message's first line is enough"
     assert "Please" not in problem, "and its first sentence"
-    assert build("cpu").device.type == "cpu"
+    assert build(tiny_config, device="cpu").device.type == "cpu"
     assert capsys.readouterr().err == ""
     for _ in range(2):  # said once
-        assert build("auto").device.type == "cpu"
+        assert build(tiny_config, device="auto").device.type == "cpu"
     assert examine("auto") == examine("cpu")
     warning = capsys.readouterr().err
     assert warning.startswith("warning: ")

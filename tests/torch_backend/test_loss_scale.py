@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,19 @@ import numpy as np
 import pytest
 import runs
 import torch
+import training_steps
 from support import assert_arrays, random_weights, random_windows
+from training_steps import VOCABULARY
 
 from ptb_lm import train
 from ptb_lm.common.errors import UserError
-from ptb_lm.model import backend, reference, reference_updates
-from ptb_lm.model.choice import Choice
+from ptb_lm.model import reference, reference_updates
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend import precision
 from ptb_lm.torch_backend.precision import LOSS_SCALE_NAME, LossScale
 from ptb_lm.training.run_directory import RunDirectory
 
-VOCABULARY = 11
 MODELS = list(FRAMEWORKS["torch"].models)
 HUGE = 2.0**17  # with which the sums of the first steps overflow
 
@@ -31,9 +32,7 @@ def start_at(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
     monkeypatch.setitem(precision.PRECISIONS, "fp16", changed)
 
 
-def build(config: Config, model: str = "cudnn", **choice: Any) -> Any:
-    chosen = Choice.create(model=model, **{"device": "cpu", "precision": "fp16", "seed": 3, **choice})
-    return backend.build(config, random_weights(config, VOCABULARY, seed=1), chosen)
+build = partial(training_steps.build, model="cudnn", precision="fp16")
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -44,7 +43,7 @@ def test_steps_that_overflow_move_nothing_and_the_others_equal_the_reference(
     """The carried state goes on through a skipped step: its forward pass is as good as any."""
     start_at(monkeypatch, HUGE)
     config = tiny_config.replace(max_grad_norm=1.8, tie_weights=tied)
-    built = build(config, model)
+    built = build(config, model=model)
     weights = random_weights(config, VOCABULARY, seed=1)
     state, expected_state = built.zero_state(3), reference.zero_state(weights, 3)
     skipped = []
@@ -120,21 +119,21 @@ def test_a_resumed_run_goes_on_with_the_scale(
         for x_BT, y_BT in windows:
             state, loss = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
             scales.append(built.read([loss])[0].new_loss_scale)
-        return built.export_weights() | built.export_training_state(state), scales
+        return state, scales
 
-    first = build(config)
-    before, state = list[float](), first.zero_state(3)
-    for x_BT, y_BT in windows[:stop]:
-        state, loss = first.train_step(x_BT, y_BT, state, learning_rate=0.7)
-        before.append(first.read([loss])[0].new_loss_scale)
-    saved, weights = first.export_training_state(state), first.export_weights()
-    expected, after = train_on(first, state, windows[stop:])
+    first, resumed = build(config), build(config, seed=4)
+    state, before = train_on(first, first.zero_state(3), windows[:stop])
+    resumed.load_weights(first.export_weights())
+    begin = resumed.load_training_state(first.export_training_state(state))
+    state, after = train_on(first, state, windows[stop:])
     assert any(before + after)
     assert not all(before + after)
-    resumed = build(config, seed=4)
-    resumed.load_weights(weights)
-    found, again = train_on(resumed, resumed.load_training_state(saved), windows[stop:])
+    end, again = train_on(resumed, begin, windows[stop:])
     assert again == after
+    found, expected = (
+        built.export_weights() | built.export_training_state(carried)
+        for built, carried in ((resumed, end), (first, state))
+    )
     assert_arrays(found, expected)
 
 

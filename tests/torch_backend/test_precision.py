@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from support import random_weights, random_windows
+from support import random_windows
+from training_steps import VOCABULARY, build
 
-from ptb_lm.model import backend
-from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend.precision import PRECISIONS, gpu_settings
@@ -56,15 +55,11 @@ def test_float32_products_round_as_chosen(precision: str, products: str, lstm: s
 
 @pytest.mark.gpu
 def test_models_of_two_precisions_do_not_disturb_each_other(tiny_config: Config) -> None:
-    weights = random_weights(tiny_config, 11, seed=1)
-    built: list[Any]
     single, half = built = [
-        backend.build(
-            tiny_config, weights, Choice.create(execution="eager", device="cuda", precision=precision)
-        )
+        build(tiny_config, execution="eager", device="cuda", precision=precision)
         for precision in ("fp32", "bf16")
     ]
-    ((x_BT, y_BT),) = random_windows(tiny_config, 11, 1, seed=2)
+    ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
     roundings = []
     for model in built:
         training, step = model.training, model.training.execute_step

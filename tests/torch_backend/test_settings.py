@@ -1,15 +1,12 @@
 """Contexts of a computation: failed allocations, denormal numbers; and weights in one piece."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from support import random_weights, random_windows
+from support import random_windows
+from training_steps import VOCABULARY, build
 
 from ptb_lm.common.errors import OutOfMemoryError
-from ptb_lm.model import backend
-from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend.settings import convert_allocation_errors
@@ -37,13 +34,12 @@ def test_any_other_failure_is_left_alone() -> None:
 def test_a_step_takes_denormal_numbers_for_zero_and_no_other_work_does(tiny_config: Config) -> None:
     """A CPU computes many times slower with them, and gradients that fade over many steps end in them."""
     torch.set_flush_denormal(False)  # torch's default
-    choice = Choice.create(device="cpu", model="block_fused")
-    built: Any = backend.build(tiny_config, random_weights(tiny_config, 11, seed=1), choice)
+    built = build(tiny_config, model="block_fused")
     zeros = list[bool]()
     built.network.executed_stack.register_forward_hook(
         lambda *_: zeros.append((torch.full((), 1e-38) * 0.01).item() == 0)
     )
-    ((x_BT, y_BT),) = random_windows(tiny_config, 11, 1, seed=2)
+    ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
     built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.1)
     built.evaluate_step(x_BT, y_BT, built.zero_state(3))
     assert zeros == [True] * 2
@@ -55,14 +51,9 @@ def test_a_step_takes_denormal_numbers_for_zero_and_no_other_work_does(tiny_conf
 def test_cudnn_finds_a_layer_s_weights_in_one_piece(precision: str, tiny_config: Config) -> None:
     """Whatever is done to them: else torch would put them together at every call, and say so in a warning."""
     config = tiny_config.replace(keep_prob=0.5, recurrent_keep_prob=0.8)
-    weights = random_weights(config, 11, seed=1)
-    built: Any = backend.build(
-        config,
-        weights,
-        Choice.create(model="cudnn", device="cuda", precision=precision, seed=1),
-    )
+    built = build(config, model="cudnn", device="cuda", precision=precision)
     state = built.zero_state(3)
-    for x_BT, y_BT in random_windows(config, 11, 3, seed=2):
+    for x_BT, y_BT in random_windows(config, VOCABULARY, 3, seed=2):
         state, _ = built.train_step(x_BT, y_BT, state, learning_rate=0.7)
         built.update_averages(0.5)
         with built.use_averages():

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import CUDNN_FP32, assert_arrays
+from support import CUDNN_FP32, assert_arrays, name_state
 from torch import Tensor, nn
 
 from ptb_lm.model import cells, parameters, reference
@@ -83,10 +83,8 @@ def measure(
     for part, d_part in zip(after, d_state, strict=True):
         pairs.extend(zip(part, d_part, strict=True))
     torch.autograd.backward([y for y, _ in pairs], [d.to(y) for y, d in pairs])
-    found = {"output": output, "d_x": x_TBI.grad}
-    for index in range(len(state)):
-        found |= {f"h {index}": after[index][0], f"c {index}": after[index][1]}
-        found |= {f"d_h {index}": state[index][0].grad, f"d_c {index}": state[index][1].grad}
+    d_before = [tuple(part.grad for part in parts) for parts in state]
+    found = {"output": output, "d_x": x_TBI.grad, **name_state(after), **name_state(d_before, "d_")}
     found |= {
         name: view._replace(parameter=view.parameter.grad).value
         for name, view in stack.canonical_views().items()
@@ -114,11 +112,7 @@ def expected_by_reference(
     )
     d_output, d_state = tensors(4, bidirectional, output.shape[2])
     d_x, gradients, d_before = reference.stack_backward(weights, tape, d_output.numpy(), numbers(d_state))
-    found = {"output": output, "d_x": d_x, **gradients}
-    for index, (ours, d_ours) in enumerate(zip(after, d_before, strict=True)):
-        found |= {f"h {index}": ours[0], f"c {index}": ours[1]}
-        found |= {f"d_h {index}": d_ours[0], f"d_c {index}": d_ours[1]}
-    return found
+    return {"output": output, "d_x": d_x, **gradients, **name_state(after), **name_state(d_before, "d_")}
 
 
 @every_device

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import runs
 import torch
+import training_steps
 from implementations import override_implementation
 from rank_program import stopped_at_question
 from support import assert_arrays, random_weights, trace_alone
@@ -29,13 +31,12 @@ from training_steps import (
     cut_random_windows,
     next_masks,
     rate_of,
+    record_executed_windows,
 )
 
 from ptb_lm import train
 from ptb_lm.common.errors import UserError
-from ptb_lm.model import backend
 from ptb_lm.model.cells import CELLS, LSTM
-from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend import cpu
@@ -62,14 +63,8 @@ EVERY_CASE: dict[str, dict[str, Any]] = {
 }
 
 
-def build(config: Config, *, seed: int = 3, **choice: str) -> Any:
-    weights = random_weights(config, VOCABULARY, seed=1)
-    chosen = {"model": "block_fused", "device": "cpu", "precision": "fp64", **choice}
-    return backend.build(config, weights, Choice.create(seed=seed, **chosen))
-
-
-def windows_of(config: Config) -> list[tuple[np.ndarray, np.ndarray]]:
-    return cut_random_windows(config, LENGTHS)
+build = partial(training_steps.build, model="block_fused", precision="fp64")
+windows_of = partial(cut_random_windows, lengths=LENGTHS)
 
 
 def every_case() -> Iterator[Any]:
@@ -336,14 +331,7 @@ def test_windows_of_other_lengths_are_not_compiled(
     trace_alone(monkeypatch)
     config = short_config.replace(**LENGTHS_VARY, activation_penalty=1.0)
     built, eager = (build(config, model="basic", execution=each) for each in (execution, "eager"))
-    shapes = list[tuple[int, ...]]()
-    executed = built.network.executed_stack
-
-    def note_shape(x_TBE: Tensor, state: Any, **more: Any) -> Any:
-        shapes.append(tuple(x_TBE.shape[:2]))
-        return executed(x_TBE, state, **more)
-
-    monkeypatch.setattr(built.network, "executed_stack", note_shape)
+    shapes = record_executed_windows(built)
     state, other = built.zero_state(4), eager.zero_state(4)
     usual = config.num_steps
     for x_BT, y_BT in windows_of(config):
