@@ -56,6 +56,11 @@ Key = tuple[str, str, str, int]  # workload, pass, variant, round
 class Record:
     """Rows, added one by one; an interrupted run finds its own rows again.
 
+    Attributes:
+        folder: The folder.
+        path: The file with the rows.
+        rows: All rows.
+
     Args:
         folder: Folder OUT, which exists.
         settings: Settings that all rows must share (run_settings), kept in bench.json.
@@ -68,19 +73,14 @@ class Record:
         self.folder = folder
         self.path = folder / rows.FILE
         found, texts, _ = rows.read_lines(self.path) if self.path.exists() else ([], [], False)
-        # Lines are kept as they are: a run that finds nothing to do changes no byte of them.
-        self._lines = list(zip(found, texts, strict=True))
         if disagreement := _disagreement(folder / SETTINGS, settings):
             if any(row.is_measured or row.status == rows.WRONG for row in found):
                 raise UserError(f"{folder} {disagreement}; {_REMEDY}")
-            self._lines = []  # they say why nothing was measured, by other settings
+            found, texts = [], []  # they say why nothing was measured, by other settings
             files.atomic_write(folder / SETTINGS, json.dumps(settings, indent=1) + "\n")
-        self._rewrite()
-
-    @property
-    def rows(self) -> list[Row]:
-        """All rows."""
-        return [row for row, _ in self._lines]
+        self.rows = found
+        # Lines are kept as they are: a run that finds nothing to do changes no byte of them.
+        files.atomic_write(self.path, b"".join(text + b"\n" for text in texts))
 
     def add(self, row: Row) -> None:
         """Add a row; it is on the disk when this returns.
@@ -101,14 +101,13 @@ class Record:
         if earlier and row.is_measured:
             before = f"{earlier[-1].status} before: {earlier[-1].reason}"
             row = msgspec.structs.replace(row, note=f"{row.note}; {before}" if row.note else before)
-        text = rows.to_line(row)
-        self._lines = [(each, line) for each, line in self._lines if each not in earlier]
-        self._lines.append((row, text))
+        line = rows.to_lines([row])  # before anything changes, as it may hold what no line can
+        self.rows = [*(each for each in self.rows if each not in earlier), row]
         if earlier:
-            self._rewrite()
+            files.atomic_write(self.path, rows.to_lines(self.rows))
             return
         with files.name_in_errors(self.path), self.path.open("ab") as file:
-            file.write(text + b"\n")
+            file.write(line)
             file.flush()
             os.fsync(file.fileno())
 
@@ -130,9 +129,6 @@ class Record:
             for row in reversed(self.rows_of(workload))
             if row.status == rows.WRONG
         }
-
-    def _rewrite(self) -> None:
-        files.atomic_write(self.path, b"".join(text + b"\n" for _, text in self._lines))
 
 
 def _disagreement(path: Path, settings: Mapping[str, Any]) -> str:
