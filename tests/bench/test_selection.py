@@ -147,9 +147,12 @@ def refusal(suite: str, **options: Any) -> str:
             "--baseline mine/costum: ",
             "mine/custom",
         ),
+        ({"rounds": 2, "processes": 3}, "--processes 3 is more than the 2 rounds", ""),
+        ({"minutes": 30.0, "rounds": 4}, "--minutes ", ""),
+        ({"minutes": 30.0, "processes": 2}, "--minutes ", ""),
     ],
 )
-def test_a_name_that_is_not_there_is_answered_with_the_nearest(
+def test_a_name_is_answered_with_the_nearest_and_numbers_that_do_not_fit_are_refused(
     options: dict[str, Any], beginning: str, end: str
 ) -> None:
     sentence = refusal("quick", **options)
@@ -182,16 +185,6 @@ def test_processes_share_the_rounds(options: dict[str, int], rounds: int, proces
     lengths = [len(each) for each in workload.rounds_by_process]
     assert len(lengths) == processes
     assert max(lengths) - min(lengths) <= 1
-
-
-def test_more_processes_than_rounds_are_refused() -> None:
-    with pytest.raises(UserError, match="--processes"):
-        select_workloads(Options(suite="quick", rounds=2, processes=3))
-
-
-@pytest.mark.parametrize("given", [{"rounds": 4}, {"processes": 2}])
-def test_minutes_beside_what_they_plan_are_refused(given: dict[str, int]) -> None:
-    assert "--minutes" in refusal("quick", minutes=30.0, **given)
 
 
 @pytest.mark.parametrize("suite", SUITES)
