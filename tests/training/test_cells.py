@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import runs
 from support import assert_arrays, installed
@@ -26,10 +25,6 @@ def run(request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.Tem
     return runs.train_run(data, tmp_path_factory.mktemp("cells") / request.param, *flags)
 
 
-def saved(run: Path) -> dict[str, np.ndarray]:
-    return tensors.load(run / "state" / "training.safetensors")[0]
-
-
 def perplexity(capsys: pytest.CaptureFixture[str], *given: object) -> float:
     capsys.readouterr()
     assert runs.run_command(evaluate, *given) == 0
@@ -39,7 +34,7 @@ def perplexity(capsys: pytest.CaptureFixture[str], *given: object) -> float:
 def test_a_run_holds_its_cell(run: Path) -> None:
     cell = run.name
     assert json.loads((run / "config.json").read_text())["hyperparameters"]["cell"] == cell
-    carried = {name for name in saved(run) if name in ("training.h", "training.c")}
+    carried = {name for name in runs.final_state(run) if name in ("training.h", "training.c")}
     assert carried == {f"training.{name}" for name in cells.get(cell).state_names}
     weights = tensors.load(run / "weights.safetensors")[0]
     assert {name.partition(".")[0] for name in weights} == {"embedding", cell, "softmax"}
@@ -50,7 +45,7 @@ def test_a_run_that_stops_goes_on_to_the_bit(run: Path, data: Path, tmp_path: Pa
     parts = runs.train_run(data, tmp_path / "parts", *flags)
     assert train.main(["--resume", str(parts), "--epochs", "2"]) == 0
     assert runs.result(parts)["test_perplexity"] == runs.result(run)["test_perplexity"]
-    assert_arrays(saved(parts), saved(run))
+    assert_arrays(runs.final_state(parts), runs.final_state(run))
 
 
 def test_every_model_that_computes_the_cell_scores_the_same(

@@ -11,17 +11,6 @@ from ptb_lm import train
 from ptb_lm.training import metrics
 from ptb_lm.training.evaluation import format_perplexity, perplexity_from_nll
 
-RESULT = {
-    "test_perplexity",
-    "valid_perplexity",
-    "words_per_second",
-    "parameters",
-    "engine",
-    "environment",
-    "command",
-    "seconds",
-}
-
 
 @pytest.mark.slow
 def test_the_result_agrees_with_the_metrics_and_names_the_run(data: Path, tmp_path: Path) -> None:
@@ -31,7 +20,6 @@ def test_the_result_agrees_with_the_metrics_and_names_the_run(data: Path, tmp_pa
     run = runs.train_run(data, tmp_path / "run", "--decay-after", "1")
     assert train.main(["--resume", str(run), "--epochs", "3"]) == 0
     result, rows = runs.result(run), runs.metrics(run)
-    assert result.keys() >= RESULT
     best = min(rows, key=lambda row: row["valid_perplexity"])
     assert (result["valid_perplexity"], result["best_epoch"]) == (best["valid_perplexity"], best["epoch"])
     assert result["epochs"] == len(rows)

@@ -1,7 +1,6 @@
 """Processes that torchrun and TF_CONFIG start: which of both counts, and what an error names."""
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -30,11 +29,6 @@ from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config
 
 
-def config(workers: int) -> str:
-    cluster = {"worker": [f"node-{index}:2222" for index in range(workers)]}
-    return json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})
-
-
 def launch(monkeypatch: pytest.MonkeyPatch, *, torchrun: int = 0, tf_config: int = 0) -> None:
     """Set the variables of so many processes; 0: none of them."""
     for name in (*processes.TORCHRUN_VARIABLES, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TF_CONFIG"):
@@ -45,7 +39,7 @@ def launch(monkeypatch: pytest.MonkeyPatch, *, torchrun: int = 0, tf_config: int
         for name, value in {"RANK": "0", "WORLD_SIZE": str(torchrun), **address}.items():
             monkeypatch.setenv(name, value)
     if tf_config:
-        monkeypatch.setenv("TF_CONFIG", config(tf_config))
+        monkeypatch.setenv("TF_CONFIG", together.tf_config(range(tf_config), 0))
 
 
 @pytest.mark.parametrize(
