@@ -14,7 +14,7 @@ from ptb_lm.training import run_flags
 
 PROG = cli.command_name("score")
 # How the sentences were read, with --carry-state or without.
-READ = {
+HOW_READ = {
     False: f"each sentence was read by itself; {cli.command_name('evaluate')} --text FILE reads them as one "
     "text, and so does --carry-state",
     True: f"the sentences were read as one text, as {cli.command_name('evaluate')} --text FILE reads them; "
@@ -109,7 +109,7 @@ def _print_scores(
             sys.stdout.reconfigure(line_buffering=True)
     scores = model.score_each(lines, unit=unit, carry_state=arguments.carry_state, ahead=ahead)
     summary = write_scores(sys.stdout, scores, unit=unit, per_word=arguments.per_word, as_json=as_json)
-    return [*summary, *text.notes.sentences(), READ[arguments.carry_state], computed]
+    return [*summary, *text.notes.sentences(), HOW_READ[arguments.carry_state], computed]
 
 
 def _finite(value: str) -> float:

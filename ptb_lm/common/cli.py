@@ -25,7 +25,7 @@ EXIT_FAILED = 1  # the run failed: divergence, a full disk
 EXIT_INTERRUPTED = 130  # Ctrl-C: 128 and the number of SIGINT
 EXIT_USAGE = 2  # the user can correct it: a name, a value, a file
 
-IN_THE_WAY = "a file is there already, where a folder is to be made; give another name"
+FILE_IN_THE_WAY = "a file is there already, where a folder is to be made; give another name"
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 BAD_PATH = {
     errno.EACCES,
@@ -290,7 +290,7 @@ def run(name: str, body: Callable[[], int]) -> int:
         where = f"{error.filename}: " if error.filename else ""
         hint = "; free some space and try again" if error.errno in NO_SPACE else ""
         status = EXIT_USAGE if error.errno in BAD_PATH else EXIT_FAILED
-        what = IN_THE_WAY if error.errno == errno.EEXIST else error.strerror
+        what = FILE_IN_THE_WAY if error.errno == errno.EEXIST else error.strerror
         return _fail(name, f"{where}{what}{hint}", status, error)
     except MemoryError as error:
         from ptb_lm.common import host  # what it imports takes longer than --help should

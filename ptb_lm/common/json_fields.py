@@ -13,11 +13,11 @@ T = TypeVar("T")
 _SHORT = reprlib.Repr()  # the short form of a value, for errors
 _SHORT.maxstring = _SHORT.maxother = 80
 
-MOST = 2**53  # what a float holds exactly: nothing that is counted here comes near
+LARGEST_COUNT = 2**53  # what a float holds exactly: nothing that is counted here comes near
 
 # Types of the fields of a struct that `convert` checks.
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
-PositiveCount: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]
+PositiveCount: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_COUNT)]
 Finite: TypeAlias = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 NonNegative: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
 Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=sys.float_info.max)]

@@ -16,8 +16,8 @@ from ptb_lm.common.program import command_name
 # The signals that ask a process to stop: Ctrl-C, kill, and a terminal that is closed.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-REPEAT_SECONDS = 1.0  # in which the same signal is no second request
-ONCE = "SIGHUP"  # the signal that is never one
+REPEAT_SECONDS = 1.0  # within which the same signal is no second request
+NEVER_REPEATED = "SIGHUP"  # the signal that is no second request, however late
 PATIENCE_SECONDS = 5.0  # until a line says what a process waits for
 
 _command = ""  # the running command, which opens the line
@@ -80,7 +80,8 @@ class StopRequest:
         if self.signal_number is None:
             self.signal_number = number
             name, is_heard = signal.Signals(number).name, not self.is_one_of_several
-            again = "; once more, a second later, stops at once" if is_heard and name != ONCE else ""
+            may_repeat = is_heard and name != NEVER_REPEATED
+            again = "; once more, a second later, stops at once" if may_repeat else ""
             if is_heard or number != signal.SIGTERM:
                 streams.write_to_stderr_in_handler(f"\n{name}: finishing the step and saving{again}")
 
@@ -98,7 +99,7 @@ def add_signal(number: int, first_times: dict[int, float]) -> bool:
     """
     now = time.monotonic()
     is_new, first = number not in first_times, first_times.setdefault(number, now)
-    return not is_new and now - first >= REPEAT_SECONDS and signal.Signals(number).name != ONCE
+    return not is_new and now - first >= REPEAT_SECONDS and signal.Signals(number).name != NEVER_REPEATED
 
 
 def describe_signal(number: int) -> str:

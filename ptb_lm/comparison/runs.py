@@ -16,11 +16,10 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.data.corpus import PENN_TREEBANK_SHA256
 from ptb_lm.data.preparation import PTB, effective_settings, is_path
 from ptb_lm.training import metrics, run_data, run_folders
-from ptb_lm.training.run_config import RunConfig
+from ptb_lm.training.run_config import RunConfig, describe_digest
 from ptb_lm.training.run_directory import NoEpochError
 
-DIGITS = 12  # of a digest that is shown
-SEEDS = "seed-*"  # the runs in a folder that --seeds made
+SEED_FOLDERS = "seed-*"  # the runs in a folder that --seeds made
 # Settings that only a result tells, and their values until there is one.
 UNKNOWN = {"device": "auto", "machine": None, "parameters": None}
 
@@ -86,7 +85,7 @@ class Run:
         name = Path(data).name if is_path(data) else data
         if source is None:
             return name
-        return PTB if source.sha256 == PENN_TREEBANK_SHA256 else f"{name} (SHA-256 {source.sha256[:DIGITS]}…)"
+        return PTB if source.sha256 == PENN_TREEBANK_SHA256 else f"{name} ({describe_digest(source.sha256)})"
 
 
 def read_run(folder: Path) -> Run:
@@ -116,7 +115,7 @@ class RunGroup:
     def folder(self) -> Path:
         """The folder of --seeds, if all runs are of one, else the first run's; an absolute path."""
         folders = [run.folder.resolve() for run in self.runs]
-        above = {each.parent if each.match(SEEDS) else each for each in folders}
+        above = {each.parent if each.match(SEED_FOLDERS) else each for each in folders}
         return above.pop() if len(folders) > 1 and len(above) == 1 else folders[0]
 
     @property
@@ -133,7 +132,7 @@ class RunGroup:
         }
         if config.init_from:
             values["init_from"] = config.init_from.run
-            values["init_from_weights"] = f"SHA-256 {config.init_from.weights_sha256[:DIGITS]}…"
+            values["init_from_weights"] = describe_digest(config.init_from.weights_sha256)
             values["new_words"] = config.init_from.new_words
         for name in ("seed", "source", "hyperparameters", "preparation", "earlier"):
             values.pop(name, None)
@@ -216,7 +215,7 @@ def _by_seed(found: Sequence[Run]) -> Iterator[list[Run]]:
     before = Counter[tuple[Path | None, int]]()
     for run in found:
         folder = run.folder.resolve()
-        family = folder.parent if folder.match(SEEDS) and len(seeds) < len(found) else None
+        family = folder.parent if folder.match(SEED_FOLDERS) and len(seeds) < len(found) else None
         seed = family, run.config.choice.seed
         groups.setdefault((family, before[seed]), []).append(run)
         before[seed] += 1
@@ -232,7 +231,7 @@ def _device(run: Run) -> str:
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    configs = sorted(folder.glob(f"{SEEDS}/config.json"))
+    configs = sorted(folder.glob(f"{SEED_FOLDERS}/config.json"))
     return [path.parent for path in configs] if configs else [folder]
 
 

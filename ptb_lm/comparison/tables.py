@@ -37,8 +37,10 @@ SHARED_CAPTION = "What is the same in all of them"
 
 @dataclass(frozen=True)
 class _Figure:
+    """A number that a run has reached: the title of its column, its key in a CSV, its value, and its text."""
+
     title: str
-    key: str  # in a CSV
+    key: str
     value: Callable[[Run], float | None]
     text: Callable[[float], str] = lambda value: f"{value:,.2f}" if value < 1e7 else format_perplexity(value)
 

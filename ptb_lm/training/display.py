@@ -24,21 +24,23 @@ from ptb_lm.training.tensorboard import EventFile
 from ptb_lm.training.window_plan import WindowPlan
 
 LOG_SECONDS = 30.0  # between two lines of a log
-POINTS = 50  # of an epoch in TensorBoard, at most; it shows a thousand of a curve
+POINTS_PER_EPOCH = 50  # of an epoch in TensorBoard, at most; it shows a thousand of a curve
 UNKNOWN_WIDTH = 80  # columns of a terminal that does not tell
-UNKNOWN = "?"  # stands for a time that cannot be known yet
+UNKNOWN_TIME = "?"  # stands for a time that cannot be known yet
 SHORTEST_BAR = 10  # columns
 # How a time is shown: unit, its seconds, decimals, and how many of it are shown in the next unit.
-UNITS = (
+TIME_UNITS = (
     ("s", 1, 0, 99.5),
     ("m", 60, 0, 99.5),
     ("h", 3600, 1, 9.95),
     ("h", 3600, 0, 99.5),
     ("d", 86400, 0, math.inf),
 )
-LIBRARIES = ("numpy", "torch", "tensorflow")
 # Facts of an environment that affect the last digits of numbers.
-ROUNDING = (*LIBRARIES, "device", "kernels", "float32_products", "reduce_precision", "threads")
+ROUNDING_FACTS = (
+    *("numpy", "torch", "tensorflow"),
+    *("device", "kernels", "float32_products", "reduce_precision", "threads"),
+)
 
 
 def announce(
@@ -113,7 +115,7 @@ def print_changes(before: dict[str, Any], now: dict[str, Any], *, has_dropout: b
     """
     differences = [
         f"{name.replace('_', ' ')} {before[name]} before, {now[name]} now"
-        for name in ROUNDING
+        for name in ROUNDING_FACTS
         if name in before and name in now and before[name] != now[name]
     ]
     masks = ", so dropout draws other masks from now on" if has_dropout else ""
@@ -206,7 +208,7 @@ class Display:
         elif sys.stdout is not None and time.perf_counter() - self._logged >= self.log_seconds:
             self._logged = time.perf_counter()
             cli.try_print_line("  ".join(self._facts()))
-        if step == self.steps or step - self._point.step >= self.steps / POINTS:
+        if step == self.steps or step - self._point.step >= self.steps / POINTS_PER_EPOCH:
             epoch = self.progress.epoch
             tokens = self.plan.tokens(epoch, step) - self.plan.tokens(epoch, self._point.step)
             values = metrics.step_scalars(self._point, self.progress, tokens=tokens, rate=self._rate())
@@ -251,10 +253,10 @@ def fit_bar(facts: Sequence[str], columns: int) -> str:
 
 def duration(seconds: float) -> str:
     """Return a time in at most four characters and its unit: 95s, 12m, 1.8h, 37h, 12d."""
-    for name, unit, digits, limit in UNITS:
+    for name, unit, digits, limit in TIME_UNITS:
         if seconds / unit < limit:
             return f"{seconds / unit:.{digits}f}{name}"
-    return UNKNOWN  # it is not finite
+    return UNKNOWN_TIME  # it is not finite
 
 
 def _short(perplexity: float) -> str:

@@ -26,7 +26,7 @@ from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import INIT_FROM_RATE, check_effects, contradictions, with_flags
 
 HELD_OUT = ("valid_fraction", "test_fraction")
-STRUCTURE = tuple(each.name for each in HYPERPARAMETERS if each.structural)
+STRUCTURAL = tuple(each.name for each in HYPERPARAMETERS if each.structural)
 INITIAL_SCALES = ("init_scale", "layer_init_scale")
 TOKENIZER_FIELDS = tuple(each.name for each in fields(Tokenizer))
 VOCABULARY_LIMITS = ("min_count", "vocab_size")
@@ -85,9 +85,9 @@ class ParentRun:
         """
         before = self.run.hyperparameters
         for name, (here, there) in contradictions(self.run, flag_values).items():
-            if name in ("config", "recipe", *STRUCTURE):
+            if name in ("config", "recipe", *STRUCTURAL):
                 raise UserError(f"{here} contradicts the run {self.directory.path}, which has {there}")
-        check_effects(before, {name: value for name, value in flag_values.items() if name in STRUCTURE})
+        check_effects(before, {name: value for name, value in flag_values.items() if name in STRUCTURAL})
         self._check_scales(flag_values)
         own_text = {} if "data" in flag_values else self._own_text()
         data = {**own_text, **flag_values}["data"]
@@ -104,7 +104,7 @@ class ParentRun:
             choice=fastest.choose_safe(flag_values, cell=before.cell),
             hyperparameters=with_flags(
                 before.replace(learning_rate=before.learning_rate * INIT_FROM_RATE),
-                {name: value for name, value in flag_values.items() if name not in STRUCTURE},
+                {name: value for name, value in flag_values.items() if name not in STRUCTURAL},
             ),
             preparation=self._preparation(flag_values, data),
             text_column=flag_values.get("text_column"),

@@ -26,7 +26,7 @@ from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config, resumed_config
 
 # The framework if neither a flag names one nor a run that this machine can read.
-DEFAULT = next(iter(FRAMEWORKS))
+DEFAULT_FRAMEWORK = next(iter(FRAMEWORKS))
 
 
 def find_launcher() -> tuple[str, int]:
@@ -175,7 +175,7 @@ def how_to_continue(path: Path, flag_values: Mapping[str, Any], ranks: Ranks, ch
         launcher = " the same TF_CONFIG" if find_launcher()[0] == "TF_CONFIG" else " the same launcher"
     if ranks.size > 1:  # a machine that does not see the folder cannot look these up
         for flag, value, usual in (
-            ("--framework", choice.framework, DEFAULT),
+            ("--framework", choice.framework, DEFAULT_FRAMEWORK),
             ("--device", choice.device, DEVICES[0]),
         ):
             command += [flag, value] if value != usual else []
@@ -221,7 +221,7 @@ def _framework(flag_values: Mapping[str, Any]) -> str:
     run = _find_choice(flag_values, "resume")
     if run is None and "framework" not in flag_values:
         run = _find_choice(flag_values, "init_from")
-    return run.framework if run else flag_values.get("framework") or DEFAULT
+    return run.framework if run else flag_values.get("framework") or DEFAULT_FRAMEWORK
 
 
 def _device(flag_values: Mapping[str, Any]) -> str:

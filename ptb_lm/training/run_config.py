@@ -17,6 +17,11 @@ from ptb_lm.model.hyperparameter import format_value
 Sha256: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
+def describe_digest(sha256: Sha256) -> str:
+    """Return a digest as messages show it, by its first digits."""
+    return f"SHA-256 {sha256[:12]}…"
+
+
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A text that --data named by its path, or another text in Penn Treebank's folder.
 

@@ -14,7 +14,7 @@ from ptb_lm.model.config import HYPERPARAMETERS
 from ptb_lm.model.fastest import AUTO_CHOICES
 from ptb_lm.training import run_data, run_folders
 from ptb_lm.training.fine_tuning import ParentRun, load_text
-from ptb_lm.training.run_config import PLACES, RunConfig
+from ptb_lm.training.run_config import PLACES, RunConfig, describe_digest
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import NEW_RUN_FLAGS
 
@@ -196,9 +196,9 @@ def _origins(run: RunConfig) -> dict[str, tuple[Any, str]]:
     init_from = run.init_from
     if init_from is None:
         return {**origins, "init_from": (None, "none")}
-    text = f"{init_from.run} (SHA-256 {init_from.weights_sha256[:12]}…, {init_from.new_words:,} new words)"
+    text = f"{init_from.run} ({describe_digest(init_from.weights_sha256)}, {init_from.new_words:,} new words)"
     return {**origins, "init_from": ((init_from.weights_sha256, init_from.new_words), text)}
 
 
 def _describe_text(run: RunConfig) -> str:
-    return f"{run.source.path} (SHA-256 {run.source.sha256[:12]}…)" if run.source else run.data
+    return f"{run.source.path} ({describe_digest(run.source.sha256)})" if run.source else run.data

@@ -27,7 +27,7 @@ from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config, with_fastest, with_global_batch
 
 # The exit status of a seed by its error; of a lost process it is as if a signal had ended it.
-_STATUS = {DivergenceError: cli.EXIT_FAILED, LostRankError: 128 + signal.SIGKILL}
+_STATUS_OF_ERROR = {DivergenceError: cli.EXIT_FAILED, LostRankError: 128 + signal.SIGKILL}
 WATCH_SECONDS = 0.2  # how often a stop is looked for while no run prints anything
 
 TrainOne = Callable[[list[str]], int]  # of ptb_lm.train's arguments; returns the exit status
@@ -140,7 +140,7 @@ def _train_in_turn(commands: dict[int, list[str]], train_one: TrainOne) -> dict[
             if isinstance(error, UserError) and not statuses:
                 raise  # it may be of the text or the memory, which all have in common
             streams.print_to_stderr(f"seed {seed}: {error}")
-            statuses[seed] = _STATUS.get(type(error), cli.EXIT_USAGE)
+            statuses[seed] = _STATUS_OF_ERROR.get(type(error), cli.EXIT_USAGE)
         gc.collect()  # the model is in reference cycles, and would be kept beside the next one
         # A signal that comes as a run ends does not stop that run; it stops those that are left.
         if number < len(commands):
