@@ -133,7 +133,7 @@ class ClassifierSteps(TimedSteps):
         self.model.reset_optimizer()
 
     @override
-    def losses(self, pass_name: str, steps: int) -> list[float]:
+    def do(self, pass_name: str, steps: int) -> list[float]:
         model: Classifier = self.model
         step = model.train_step if pass_name == "train" else model.forward_step
         return model.read([step(self.batch) for _ in range(steps)])

@@ -19,7 +19,7 @@ from ptb_lm.bench.check import expected
 from ptb_lm.bench.check.bounds import BOUNDS
 from ptb_lm.bench.language_workloads import PTB_VOCABULARY
 from ptb_lm.bench.rivals.plain_torch import PlainModel
-from ptb_lm.bench.run import worker
+from ptb_lm.bench.run import timed_steps, worker
 from ptb_lm.bench.run.timed_steps import WINDOWS, LanguageSteps
 from ptb_lm.bench.run.worker import BlockTimer, BuiltVariant
 from ptb_lm.bench.selection import Options
@@ -290,6 +290,24 @@ def test_windows_go_on_where_the_last_block_stopped() -> None:
     rows_BL = task.rows(WINDOWS, seed=1)
     expected = [x_BT for x_BT, _ in corpus.windows(rows_BL, task.config.num_steps)]
     np.testing.assert_array_equal(seen, [*expected, *expected[:5]])
+
+
+@pytest.mark.parametrize(
+    "task", [each.task for suite in ("quick", "template") for each in SUITES[suite].workloads]
+)
+@pytest.mark.parametrize("told", [lambda losses: losses[:1], lambda losses: [], lambda losses: 2 * losses])
+def test_a_model_that_does_not_tell_the_loss_of_each_step_is_wrong(task: Any, told: Any) -> None:
+    """It may leave steps running when the clock stops."""
+
+    class Reads(mutants.Wrapped):
+        def read(self, losses: Any) -> Any:
+            return self.model.read(losses if len(losses) == 1 else told(losses))
+
+    steps = timed_steps.prepare(task.with_batch_size(2), mutants.wrapped(Reads), seed=1)
+    steps.block("train", 1, untimed=0)
+    for measure in (lambda: steps.block("train", 2, untimed=1), lambda: steps.first_losses({"train"})):
+        with pytest.raises(check.WrongError, match="still be running"):
+            measure()
 
 
 def test_a_precision_that_a_cpu_lacks_is_told() -> None:

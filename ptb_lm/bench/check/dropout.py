@@ -39,6 +39,11 @@ MORE_WINDOWS = 8  # of the reference, where chance shows less in each
 DEVIATIONS = 7.0  # standard deviations of chance that are believed
 
 
+def hides_masks(task: LanguageTask, model: Any) -> bool:
+    """Return whether a model has dropout and does not report its next masks, as every Backend does."""
+    return task.config.has_dropout and getattr(model, "next_masks", None) is None
+
+
 def without_dropout(task: LanguageTask) -> LanguageTask:
     """Return the task without dropout of any kind."""
     everywhere = dict.fromkeys(("keep_prob", "embedding_keep_prob", "recurrent_keep_prob"), 1.0)

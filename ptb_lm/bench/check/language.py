@@ -39,7 +39,6 @@ from ptb_lm.bench import rows
 from ptb_lm.bench.check import dropout, expected, problem, update
 from ptb_lm.bench.check.bounds import BOUNDS, CheckResult, Errors, WrongError
 from ptb_lm.bench.check.language_question import LanguageQuestion, extrapolate
-from ptb_lm.bench.run.timed_steps import hides_masks
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.data import corpus
 from ptb_lm.model import parameters
@@ -60,7 +59,7 @@ def check(
 ) -> CheckResult:
     """Compare a language model with the reference; see ptb_lm.bench.check.check."""
     errors = _errors(task, precision)
-    if not hides_masks(task, model):
+    if not dropout.hides_masks(task, model):
         question = _question(task, passes, seed)
         first = _compare(model, question, errors)
         how = "the reference had the same masks" if task.config.has_dropout else "there is none"
@@ -100,7 +99,7 @@ def check(
 
 def check_unknown_dropout(task: LanguageTask, model: Backend, *, precision: str, seed: int) -> None:
     """Check the dropout of a model that does not report its masks; see ptb_lm.bench.check."""
-    if hides_masks(task, model):
+    if dropout.hides_masks(task, model):
         dropout.check_losses(task, model, _errors(task, precision), seed=seed)
 
 

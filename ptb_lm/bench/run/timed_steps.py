@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
+from ptb_lm.bench.check.bounds import WrongError
+from ptb_lm.bench.check.dropout import hides_masks
 from ptb_lm.bench.workloads import LanguageTask, Task, Workload
 from ptb_lm.data import corpus
 from ptb_lm.model import parameters
@@ -81,11 +83,6 @@ def plan_blocks(workload: Workload, *, step_seconds: float, limit: float, steps:
     return Plan(steps=steps, full_steps=full, most_rounds=max(1, affordable // steps), limit=limit)
 
 
-def hides_masks(task: LanguageTask, model: Any) -> bool:
-    """Return whether a model has dropout and does not report its next masks, as every Backend does."""
-    return task.config.has_dropout and getattr(model, "next_masks", None) is None
-
-
 class TimedSteps(ABC):
     """The steps of a task, as a worker times them.
 
@@ -109,9 +106,22 @@ class TimedSteps(ABC):
         self.restart()
         return [loss for pass_name in sorted(passes) for loss in self.losses(pass_name, FIRST_STEPS)]
 
-    @abstractmethod
     def losses(self, pass_name: str, steps: int) -> list[float]:
-        """Do some steps; return their losses, which the device has computed by then."""
+        """Do some steps; return their losses, which the device has computed by then.
+
+        Raises:
+            WrongError: The model tells the losses of fewer or more steps: nobody knows that it has done all.
+        """
+        losses = self.do(pass_name, steps)
+        if len(losses) != steps:
+            raise WrongError(
+                f"its read returns {len(losses)} losses of {steps} steps: some may still be running"
+            )
+        return losses
+
+    @abstractmethod
+    def do(self, pass_name: str, steps: int) -> list[float]:
+        """Do some steps; return what the model's `read` makes of their losses."""
 
     def block(self, pass_name: str, steps: int, *, untimed: int) -> float:
         """Do some steps; return the wall seconds of those that are timed, with the device synchronised.
@@ -123,6 +133,7 @@ class TimedSteps(ABC):
 
         Raises:
             ArithmeticError: A loss is not finite.
+            WrongError: The model does not tell the loss of each step.
         """
         before = self.losses(pass_name, untimed)
         start = time.perf_counter()
@@ -167,7 +178,7 @@ class LanguageSteps(TimedSteps):
             return super().first_losses(passes)
 
     @override
-    def losses(self, pass_name: str, steps: int) -> list[float]:
+    def do(self, pass_name: str, steps: int) -> list[float]:
         backend: Backend = self.model
         state, rate = self.state, self.task.config.learning_rate
         losses = []
