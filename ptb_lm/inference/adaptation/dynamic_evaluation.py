@@ -194,7 +194,7 @@ class _Updates:
             count = sum(root.numel() for root in roots.values())
             mean = float(sum(root.sum(dtype=torch.float64) for root in roots.values()) / count)
             for name, root in roots.items():
-                relative = root / mean
+                relative = root / mean if mean else root  # a text learned to the last bit has no gradients
                 self._rates[name] = dynamic.rate / (relative + dynamic.damping)
                 self._decays[name] = (dynamic.decay * relative).clamp_(max=1)
         embedding = self._weights["embedding"]

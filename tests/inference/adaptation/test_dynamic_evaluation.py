@@ -117,6 +117,17 @@ def test_one_step_in_float32_equals_the_reference() -> None:
     np.testing.assert_allclose(found.log_p_N, expected, rtol=1e-5)
 
 
+def test_a_training_text_without_gradients_damps_every_step_alike() -> None:
+    model = SegmentModel(UNTIED, random_weights(UNTIED, VOCABULARY, seed=1))
+    ids = torch.tensor(text(42, seed=2))
+    squares = {name: torch.zeros_like(weight) for name, weight in model.weights.items()}
+    rms = DynamicEvaluation(rule="rms", segment=4, rate=0.3, decay=0.1, damping=0.5)
+    sgd = DynamicEvaluation(rule="sgd", segment=4, rate=0.3 / 0.5, decay=0)
+    found = dynamic_evaluation.score(model, ids, rms, squares=squares)
+    expected = dynamic_evaluation.score(model, ids, sgd)
+    np.testing.assert_allclose(found.log_p_N, expected.log_p_N, rtol=1e-9)
+
+
 @pytest.mark.parametrize("segment", [1, 3, 10, 1000])
 def test_without_steps_it_is_the_ordinary_score(segment: int) -> None:
     weights, ids = random_weights(UNTIED, VOCABULARY, seed=1), text(50, seed=2)
