@@ -55,7 +55,7 @@ def main(arguments: argparse.Namespace) -> None:
     # What it imports takes longer than --help should, so it waits until the flags are known to be right.
     from ptb_lm.inference import run_evaluation
 
-    run_evaluation.evaluate(arguments, request, command=f"{COMMAND} {arguments.command_line}")
+    run_evaluation.evaluate(arguments, request, command=f"{COMMAND} {arguments.typed_flags}")
 
 
 if __name__ == "__main__":

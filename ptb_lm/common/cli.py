@@ -233,7 +233,7 @@ def command(
 ) -> Callable[[Callable[[argparse.Namespace], None]], Callable[..., int]]:
     """Return the decorator that makes the `main` of a command of a function, which does its work.
 
-    The function takes the values of the flags, and `command_line`, the flags as they were typed. If it
+    The function takes the values of the flags, and `typed_flags`, the flags as they were typed. If it
     returns, the exit status is 0.
 
     Args:
@@ -250,7 +250,7 @@ def command(
                 parser = Parser(prog=name, description=description)
                 add_flags(parser)
                 arguments = parser.parse_args(argv)
-                arguments.command_line = shlex.join(sys.argv[1:] if argv is None else argv)
+                arguments.typed_flags = shlex.join(sys.argv[1:] if argv is None else argv)
                 work(arguments)
                 return 0
 
