@@ -321,6 +321,21 @@ def test_a_variant_that_was_no_part_of_a_plan_is_planned_anew(
     assert re.search(r"^small: 8 processes of each variant .*, some \d minutes in all$", said, re.MULTILINE)
 
 
+def test_a_run_that_was_interrupted_and_is_planned_anew_lacks_no_round(
+    tmp_path: Path, fake: type[FakeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the first plan, of 18 rounds, two variants have done 12."""
+    monkeypatch.setattr(runner, "MOST", 9)
+    fake.blocks_left = 24
+    with pytest.raises(KeyboardInterrupt):
+        run_quick(tmp_path, minutes=600.0, variants=(AGAIN,))
+    fake.blocks_left = 10_000
+    monkeypatch.setattr(runner, "RATIOS_FOR_A_SPREAD", 2)
+    group = run_quick(tmp_path, minutes=600.0, variants=VARIANTS)
+    assert {(each.rounds, each.planned_rounds) for each in group.results} == {(16, 16)}
+    assert group.unfinished is None
+
+
 @pytest.mark.parametrize("blocks", [3, 23, 24, 27])
 def test_an_interrupted_run_keeps_its_plan(blocks: int, tmp_path: Path, fake: type[FakeProcess]) -> None:
     fake.blocks_left = blocks  # of 24 before the plan
