@@ -76,20 +76,6 @@ def find(path: Path, preparation: Preparation | None, column: str | None = None)
     }
 
 
-def count_held_out(path: Path, preparation: Preparation, column: str | None = None) -> int:
-    """Return how many blocks of lines of a file are held out, or words if it has no lines; this reads it.
-
-    Raises:
-        UserError: As `find` does.
-    """
-    found = find(path, preparation, column)
-    blocks = [found[split].blocks for split in ("valid", "test")]
-    spans = [found[split].span for split in ("valid", "test")]
-    return sum(len(each.numbers) for each in blocks if each) + sum(
-        end - begin for begin, end in filter(None, spans)
-    )
-
-
 def is_complete(folder: Path) -> bool:
     """Return whether a folder has a file of each split, all named in one way."""
     return folder.is_dir() and any(len(found) == len(SPLITS) for found in _files_by_name(folder).values())

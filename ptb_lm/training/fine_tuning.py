@@ -13,7 +13,7 @@ from ptb_lm.common import cli
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import absolute, identity
 from ptb_lm.common.flags import flag_list
-from ptb_lm.data import corpus, splits
+from ptb_lm.data import corpus
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.preparation import BUILT_IN, Preparation, Tokenizer, from_flags
 from ptb_lm.data.vocabulary import Vocabulary
@@ -94,7 +94,7 @@ class ParentRun:
         flag_values = {
             "framework": self.run.choice.framework,
             **own_text,
-            **self._held_out(data, {**own_text, **flag_values}),
+            **self._held_out(data),
             **flag_values,
         }
         return RunConfig(
@@ -124,29 +124,11 @@ class ParentRun:
         data = run_data.locate_text(self.run, str(self.directory.path))
         return {"data": data, "text_column": self.run.text_column}
 
-    def _held_out(self, data: str, flag_values: Mapping[str, Any]) -> dict[str, float]:
-        """Return the flags that hold out as large parts of a file as this run did.
-
-        Raises:
-            UserError: It is this run's own text, and flags hold out lines of it that it was trained on.
-        """
+    def _held_out(self, data: str) -> dict[str, float]:
+        """Return the flags that hold out as large parts of a file as this run did."""
         if self.run.preparation is None or data in BUILT_IN or not Path(data).is_file():
             return {}
-        parts = {name: getattr(self.run.preparation, name) for name in HELD_OUT}
-        given = {name: flag_values[name] for name in parts if name in flag_values}
-        column = flag_values.get("text_column")
-        if any(part > parts[name] for name, part in given.items()) and self._is_own_text(data, column):
-            # Of a file lines are held out in one order. The text is read only where rounding decides.
-            changed = replace(self.run.preparation, **given)
-            if sum({**parts, **given}.values()) > sum(parts.values()) or (
-                splits.count_held_out(Path(data), changed, self.run.text_column)
-                > splits.count_held_out(Path(data), self.run.preparation, self.run.text_column)
-            ):
-                raise UserError(
-                    f"{flag_list([*given])} would hold out lines of {data} that {self.directory.path} was "
-                    "trained on"
-                )
-        return parts
+        return {name: getattr(self.run.preparation, name) for name in HELD_OUT}
 
     def _is_own_text(self, data: str, column: str | None) -> bool:
         """Return whether a text is the one that this run was trained on, wherever it lies; it is read."""
@@ -205,12 +187,20 @@ class ParentRun:
             )
         if run_preparation is None or data in BUILT_IN:
             return preparation
-        for name in TOKENIZER_FIELDS:
-            if name in flag_values and flag_values[name] != getattr(run_preparation, name):
-                raise UserError(
-                    f"{flag_list([name])} contradicts the run {self.directory.path}, whose text was prepared "
-                    f"with {name} = {getattr(run_preparation, name)}; leave the flag out"
-                )
+        differing = [
+            name
+            for name in (*TOKENIZER_FIELDS, *HELD_OUT)
+            if name in flag_values and flag_values[name] != getattr(run_preparation, name)
+        ]
+        # Of another text other parts may be held out. Of its own, lines would move from one split to another.
+        if differing and (
+            differing[0] in TOKENIZER_FIELDS or self._is_own_text(data, flag_values.get("text_column"))
+        ):
+            name = differing[0]
+            raise UserError(
+                f"{flag_list([name])} contradicts the run {self.directory.path}, whose text was prepared "
+                f"with {name} = {getattr(run_preparation, name)}; leave the flag out"
+            )
         kept = (
             TOKENIZER_FIELDS
             if "extend_vocabulary" in flag_values
