@@ -28,6 +28,7 @@ CHUNK_BYTES = 1 << 20  # large enough that Python's overhead a chunk does not co
 
 _NO_TEXT = re.compile("[\udc80-\udcff\0]")  # a byte that is not UTF-8, or one that no text has
 _JSON_LINES = 100  # as many JSON objects, a line each, are no text
+_DESCRIPTOR = re.compile(r"/dev/(fd/)?[^/]+|/proc/.+")  # another process has another file there
 URL = re.compile(r"(\w[\w+.-]+):/+(.+)")  # in a Path, which has one slash of the two
 
 
@@ -129,7 +130,7 @@ def check_file(path: Path) -> None:
         if url := URL.fullmatch(str(path)):
             raise UserError(f"{url[1]}://{url[2]} is a URL; download it and give the file's name")
         raise UserError(f"{path} does not exist")
-    if not path.is_file():
+    if not path.is_file() or _DESCRIPTOR.fullmatch(str(path.absolute())):
         pipe = "a pipe or a device; a text is read twice, so it must be a file"
         raise UserError(f"{path} is {'a folder, not a text file' if path.is_dir() else pipe}")
 

@@ -73,3 +73,14 @@ def test_a_pipe_cannot_be_read_twice(preparation: Preparation | None, tmp_path: 
     os.mkfifo(pipe)
     with pytest.raises(UserError, match=f"^{pipe} .*pipe"):
         corpus.load(pipe, preparation)
+
+
+@pytest.mark.parametrize("name", ["/dev/fd/{}", "/proc/self/fd/{}"])
+def test_a_descriptor_is_no_place_of_a_text(name: str, tmp_path: Path) -> None:
+    """A later process would find another text there."""
+    (tmp_path / "text.txt").write_text("a b\n" * 9)
+    with (tmp_path / "text.txt").open() as file:
+        path = Path(name.format(file.fileno()))
+        assert path.is_file()
+        with pytest.raises(UserError, match=f"^{path} .*pipe"):
+            corpus.load(path, Preparation())
