@@ -170,7 +170,7 @@ def report(run: RunConfig, data: Corpus) -> Iterator[str]:
             run.preparation, data, new_words=run.init_from.new_words if run.init_from else None
         )
         shares = ", ".join(f"{_share(data, split):.2%} of {split}" for split in data.splits)
-        yield f"words read as {UNK}: {shares}"
+        yield f"words read as {UNK}, with {EOS} not counted: {shares}"
     unknown = ", ".join(f"{split} {number:,}" for split, number in data.unknown_counts.items())
     if run.init_from:
         count = run.init_from.new_words
