@@ -425,6 +425,15 @@ def test_white_space_about_a_word_does_not_count(tmp_path: Path) -> None:
     assert ptb_lm.load(tmp_path / "run", device="cpu").vocabulary.words == (*WORDS[:-1], "<eos>")
 
 
+@pytest.mark.parametrize("word", ["<unk>", "UNK"])
+def test_a_vocabulary_without_unk_is_reported(
+    word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_torch(tmp_path / "x.pt", word_language_model())
+    assert runs.run_command(import_run, *given(tmp_path / "x.pt", [word, *WORDS[1:]])) == 0
+    assert (word != "<unk>") == ("<unk>" in capsys.readouterr().out)
+
+
 def test_the_words_of_a_run_stay_as_they_are(tmp_path: Path) -> None:
     words = ("a", "<eos>", "\ufeffa", "[UNK]")
     run = runs.write_run(tmp_path / "own", words, data="text")

@@ -135,14 +135,21 @@ def _read_vocabulary(path: Path) -> tuple[Vocabulary, list[str]]:
             f"{path}: {phrases[0]!r:.100} is more than a word; a line must hold one word and nothing else"
         )
     aliases = {name: alias for alias, name in ALIASES.items() if alias in words and name not in words}
-    if EOS not in {*words, *aliases}:
-        raise UserError(
-            f"{path} has no word for the end of a line ({EOS} or "
-            f"{', '.join(alias for alias, name in ALIASES.items() if name == EOS)}): name it {EOS}"
-        )
+    sentences = [f"the word {alias} is {name} in the run" for name, alias in aliases.items()]
     for name, alias in aliases.items():
         words[words.index(alias)] = name
-    return Vocabulary(words), [f"the word {alias} is {name} in the run" for name, alias in aliases.items()]
+    if EOS not in words:
+        raise UserError(f"{path} has no word for the end of a line ({_names(EOS)}): name it {EOS}")
+    if UNK not in words:
+        sentences.append(
+            f"the vocabulary has no word for unknown words ({_names(UNK)}), so a text with others is refused"
+        )
+    return Vocabulary(words), sentences
+
+
+def _names(word: str) -> str:
+    """Return the names of a word that `_read_vocabulary` knows, for people."""
+    return f"{word} or {', '.join(alias for alias, name in ALIASES.items() if name == word)}"
 
 
 def read_tensors(path: Path) -> Arrays:
