@@ -398,6 +398,27 @@ def test_a_run_that_ended_meanwhile_is_not_deleted(
     assert [runs.files(run)] == before
 
 
+def test_a_run_that_lost_its_folder_leaves_its_successor_alone(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it trains, its folder is moved away, and another run begins and ends in the place."""
+    run, write, after = tmp_path / "run", RunDirectory.write_metrics, []
+
+    def write_and_train_another(self: RunDirectory, rows: Any) -> None:
+        write(self, rows)
+        if rows and not after:
+            after.append({})
+            run.rename(tmp_path / "moved")
+            runs.train_run(data, run, "--seed", "2")
+            after[0] = runs.files(run)
+
+    monkeypatch.setattr(RunDirectory, "write_metrics", write_and_train_another)
+    assert train.main(runs.arguments(data, run)) == 2
+    assert f"the run directory {run} was removed, moved" in capsys.readouterr().err
+    assert [runs.files(run)] == after
+    assert train.main(["--resume", str(tmp_path / "moved")]) == 0
+
+
 def test_the_result_is_written_under_the_lock(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,7 +426,7 @@ def test_the_result_is_written_under_the_lock(
 
     def look_and_write(self: RunDirectory, result: Any) -> None:
         try:
-            with lock(run / "state"):
+            with lock(run):
                 free.append(True)
         except launch.UserError:
             free.append(False)

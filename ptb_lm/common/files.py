@@ -12,7 +12,7 @@ import glob
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ptb_lm.common import streams
@@ -150,13 +150,16 @@ def leftovers(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def lock(folder: Path, *, name: Path | None = None, wait: bool = False) -> Iterator[None]:
+def lock(folder: Path, *, wait: bool = False) -> Iterator[Callable[[], bool]]:
     """Lock a folder against other processes that ask for the same lock; make it if it does not exist.
 
     Args:
         folder: The folder to lock.
-        name: The name of the folder in the error; None: its own.
         wait: True to wait until no other process has the lock.
+
+    Yields:
+        A function that returns whether the locked folder is still in its place. If it was removed, moved or
+        replaced, another process may have the lock of what is there now.
 
     Raises:
         UserError: Another process is at work in it.
@@ -168,13 +171,20 @@ def lock(folder: Path, *, name: Path | None = None, wait: bool = False) -> Itera
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise UserError(
-                f"another process is using {name or folder}; wait until it ends, or choose another folder"
+                f"another process is using {folder}; wait until it ends, or choose another folder"
             ) from None
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
-            problem = f"{name or folder} cannot be locked ({error.strerror})"
+            problem = f"{folder} cannot be locked ({error.strerror})"
             streams.print_to_stderr(f"{problem}: see to it that no other process writes there")
-        yield
+        yield lambda: _is_at(folder, descriptor)
     finally:
         os.close(descriptor)  # and with it the lock
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except (FileNotFoundError, NotADirectoryError):
+        return False

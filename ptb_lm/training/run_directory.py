@@ -41,8 +41,16 @@ def _on_first(
 
     @functools.wraps(method)
     def shared(self: "RunDirectory", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        # Without ranks: a method that calls another one must not wait for processes that are not in it.
-        return self.ranks.run_on_first(lambda: method(RunDirectory(self.path), *args, **kwargs))
+        def work() -> T:
+            if self._is_in_place is not None and not self._is_in_place():
+                raise UserError(
+                    f"the run directory {self.path} was removed, moved or replaced while it was in use, so "
+                    "nothing more is saved there; if it was moved, --resume continues it in its new place"
+                )
+            # Without ranks: a method that calls another one must not wait for processes that are not in it.
+            return method(RunDirectory(self.path), *args, **kwargs)
+
+        return self.ranks.run_on_first(work)
 
     return shared
 
@@ -53,7 +61,8 @@ class RunDirectory:
     The methods read and write the files; `config_path` and so on are their paths, for errors and for people.
 
     Of several processes that train the run the first reads and writes, and all know what it read. The others
-    need not see the folder: they may be on other machines. An error of the first is one of all.
+    need not see the folder: they may be on other machines. An error of the first is one of all. While the
+    folder is locked, it is an error if another one, or none, has taken its place.
 
     Args:
         path: The folder, as the first process sees it; it need not exist.
@@ -62,6 +71,7 @@ class RunDirectory:
 
     def __init__(self, path: Path, ranks: Ranks = SINGLE_PROCESS) -> None:
         self.path, self.ranks = path, ranks
+        self._is_in_place: Callable[[], bool] | None = None  # of the lock, while this process has it
         self.config_path = path / "config.json"
         self.metrics_path = path / "metrics.jsonl"
         self.result_path = path / "result.json"
@@ -88,10 +98,16 @@ class RunDirectory:
         Raises:
             UserError: Another process is at work in it.
         """
-        with contextlib.ExitStack() as held:  # by the first process
-            lock = files.lock(self.state_path.parent, name=self.path)
-            self.ranks.run_on_first(lambda: held.enter_context(lock))
-            yield
+        with contextlib.ExitStack() as held:
+
+            def acquire() -> None:
+                self._is_in_place = held.enter_context(files.lock(self.path))
+
+            self.ranks.run_on_first(acquire)
+            try:
+                yield
+            finally:
+                self._is_in_place = None
 
     def is_expendable(self) -> bool:
         """Return whether a run failed here before it wrote a state, so that nothing would be lost.

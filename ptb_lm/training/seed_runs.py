@@ -78,7 +78,7 @@ def remaining_commands(
                 overwrite=overwrite,
                 init_from=parent.directory.weights_path if parent else None,
             )
-            if directory.state_path.parent.is_dir():
+            if directory.path.is_dir():
                 with directory.lock():  # another process in it is told of before the first seed trains
                     pass
             command = command_line({**seed_flag_values, "seed": seed, "run_dir": directory.path})

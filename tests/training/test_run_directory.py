@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -336,6 +337,48 @@ def test_the_result_comes_back_once_the_run_has_ended_until_it_goes_on(directory
     weights = directory.read_weights(RUN, VOCABULARY)
     directory.write_weights(weights, RUN, VOCABULARY, best={"epoch": 2, "valid_perplexity": 1.0})
     assert directory.read_result() is None
+
+
+@pytest.mark.parametrize("fate", ["removed", "moved", "moved and replaced", "replaced by a file"])
+def test_a_process_uses_no_other_folder_than_the_one_it_locked(fate: str, directory: RunDirectory) -> None:
+    """Else it would mix its files with those of the next run there."""
+    weights, best = directory.read_weights(RUN, VOCABULARY), {"epoch": 1, "valid_perplexity": 2.0}
+    steps = (
+        lambda: directory.create(RUN, VOCABULARY),
+        lambda: directory.write_config(RUN),
+        lambda: directory.write_metrics([epoch(1)]),
+        lambda: directory.write_weights(weights, RUN, VOCABULARY, best=best),
+        lambda: directory.write_result(runs.RESULT),
+        lambda: directory.read_weights(RUN, VOCABULARY),
+        directory.remove_leftovers,
+    )
+    with directory.lock():
+        for step in steps:
+            step()
+        if fate == "removed":
+            shutil.rmtree(directory.path)
+        else:
+            directory.path.rename(directory.path.with_name("elsewhere"))
+        if fate == "replaced by a file":
+            directory.path.write_text("a file")
+        elif fate == "moved and replaced":
+            other = RunDirectory(directory.path)
+            with other.lock():
+                other.create(dataclasses.replace(RUN, data="another/folder"), VOCABULARY)
+                (other.path / ".config.json.abc.tmp").write_text("half")
+        before = runs.files(directory.path.parent)
+        for step in steps:
+            with pytest.raises(UserError, match=rf"^the run directory {directory.path} was .*moved"):
+                step()
+        assert runs.files(directory.path.parent) == before
+
+
+def test_a_locked_folder_may_get_another_name_beside_its_own(directory: RunDirectory) -> None:
+    with directory.lock():
+        elsewhere = directory.path.rename(directory.path.with_name("elsewhere"))
+        directory.path.symlink_to(elsewhere)
+        directory.write_result(runs.RESULT)
+    assert RunDirectory(elsewhere).read_result() == runs.RESULT
 
 
 # The origins of a text and of initial weights.

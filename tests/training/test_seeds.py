@@ -495,7 +495,7 @@ def test_nothing_is_lost_where_other_processes_cannot_begin(
 def test_another_process_is_told_of_before_the_first_run_is_replaced(
     both: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with files.lock(both / "seed-2" / "state"):
+    with files.lock(both / "seed-2"):
         problem = refused(capsys, *runs.arguments(data, both, "--seeds", "1", "2", "--overwrite"))
     assert str(both / "seed-2") in problem
 
