@@ -22,12 +22,9 @@ from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 
 VOCABULARY = 11
-EVERY_MODEL = [pytest.param(*each, marks=installed(each[0])) for each in COMPUTED]
 
 # For what is outside of the layers: TensorFlow's other models, which take long to trace, are the same there.
-QUICK_MODELS = [
-    each for each in EVERY_MODEL if each.values[0] == "torch" or each.values[1:] == ("basic", LSTM)
-]
+QUICK = [each for each in COMPUTED if each[0] == "torch" or each[1:] == ("basic", LSTM)]
 
 
 def on_each_device(framework: str, *choice: str | None, on_cpu: bool = True) -> Iterator[ParameterSet]:
@@ -43,8 +40,7 @@ def variants() -> Iterator[ParameterSet]:
 
     The loop of an unroll is the same for every cell: beyond the LSTM it runs in the default execution alone.
     """
-    for parameters in EVERY_MODEL:
-        framework, model, cell = map(str, parameters.values)
+    for framework, model, cell in COMPUTED:
         row = FRAMEWORKS[framework]
         options = row.options(model)
         for execution, unroll, precision in itertools.product(*options.values()):
@@ -63,8 +59,12 @@ def variants() -> Iterator[ParameterSet]:
 # are half their unit roundoff, 2^-11 (TF32 and float16) and 2^-8: a loss is a mean over many roundings.
 TOLERANCE = {"fp32": 1e-5, "tf32": 2.5e-4, "fp16": 2.5e-4, "bf16": 2e-3, "fp64": 1e-11}
 
-every_model = pytest.mark.parametrize(("framework", "model", "cell"), EVERY_MODEL)
-every_quick_model = pytest.mark.parametrize(("framework", "model", "cell"), QUICK_MODELS)
+every_model, every_quick_model = (
+    pytest.mark.parametrize(
+        ("framework", "model", "cell"), [pytest.param(*each, marks=installed(each[0])) for each in models]
+    )
+    for models in (COMPUTED, QUICK)
+)
 every_variant = pytest.mark.parametrize(
     ("framework", "model", "cell", "execution", "unroll", "precision", "device"), list(variants())
 )
@@ -226,8 +226,7 @@ def each_as_by_default() -> Iterator[ParameterSet]:
     A tied softmax is outside of the layers: the simplest model is run without it, too; but not by XLA, which
     takes long.
     """
-    for parameters in EVERY_MODEL:
-        framework, model, cell = map(str, parameters.values)
+    for framework, model, cell in COMPUTED:
         executions, precision = FRAMEWORKS[framework].executions, finest(framework, model)
         simplest = (model, cell) == ("basic", LSTM)
         for execution in executions if simplest else executions[:1]:
@@ -293,11 +292,7 @@ def test_every_word_s_log_probability_equals_the_reference(
 
 @pytest.mark.parametrize(
     ("framework", "model", "cell", "device"),
-    [
-        each
-        for model in EVERY_MODEL
-        for each in on_each_device(*map(str, model.values), on_cpu=model in QUICK_MODELS)
-    ],
+    [each for model in COMPUTED for each in on_each_device(*model, on_cpu=model in QUICK)],
 )
 def test_windows_of_device_rows_are_as_good_as_numpy_s(
     framework: str, model: str, cell: str, device: str, tiny_config: Config
@@ -355,8 +350,7 @@ def resumable() -> Iterator[ParameterSet]:
             at_once = changes == "all" and (simplest or quick or by_default)
             yield from on_each_device(*choice, on_cpu=at_once or (simplest and by_default))
 
-    for parameters in EVERY_MODEL:
-        framework, model, cell = map(str, parameters.values)
+    for framework, model, cell in COMPUTED:
         yield from of(framework, model, cell, None)
     for cell, row in CELLS.items():
         for framework in row.layers:

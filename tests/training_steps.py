@@ -61,6 +61,11 @@ def build(config: Config, *, vocabulary: int = VOCABULARY, seed: int = 3, **choi
     return backend.build(config, weights, Choice.create(seed=seed, **{"device": "cpu", **choice}))
 
 
+def export_all(built: Any, state: Any) -> dict[str, np.ndarray]:
+    """Return all that a model holds after training, but for averages: weights and training state."""
+    return {**built.export_weights(), **built.export_training_state(state)}
+
+
 @contextlib.contextmanager
 def skip_what_a_gpu_refuses(device: str) -> Iterator[None]:
     """Skip, with the reason, what is built on a GPU that cannot compute it."""

@@ -17,6 +17,7 @@ from training_steps import (
     VOCABULARY,
     assert_steps_equal_the_reference,
     cut_random_windows,
+    export_all,
     rate_of,
 )
 
@@ -86,10 +87,6 @@ def train_on(built: Any, state: Any, windows: Sequence[tuple[np.ndarray, np.ndar
     for x_BT, y_BT in windows:
         state, _ = built.train_step(x_BT, y_BT, state, learning_rate=rate_of(built.config))
     return state
-
-
-def export_all(built: Any, state: Any) -> dict[str, np.ndarray]:
-    return {**built.export_weights(), **built.export_training_state(state)}
 
 
 @pytest.mark.parametrize(("case", "model", "precision", "execution"), list(every_case()))

@@ -13,7 +13,7 @@ from support import assert_arrays, random_weights, random_windows, trace_alone
 from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
-from training_steps import VOCABULARY, build, cut_random_windows, record_executed_windows
+from training_steps import VOCABULARY, build, cut_random_windows, export_all, record_executed_windows
 
 import ptb_lm
 from ptb_lm.common.errors import UserError
@@ -65,9 +65,7 @@ def test_evaluation_is_executed_for_training_s_windows_alone(
         assert both.read([score]) == both.read([again])
         other, _ = both.train_step(x_BT, y_BT, other, learning_rate=0.7)
     assert shapes == [(steps, batch)] * 3 * len(windows)
-    expected = trained.export_weights() | trained.export_training_state(state)
-    found = both.export_weights() | both.export_training_state(other)
-    assert_arrays(found, expected)
+    assert_arrays(export_all(both, other), export_all(trained, state))
 
 
 # The files on the way of a training step, from method to kernels (docs/architecture.md). Before them is

@@ -14,6 +14,7 @@ import torch
 from fake_graph import FakeRecorder
 from implementations import override_implementation
 from support import assert_arrays, random_weights
+from training_steps import VOCABULARY, export_all
 
 from ptb_lm.common.errors import OutOfMemoryError, UserError
 from ptb_lm.data import corpus
@@ -26,7 +27,6 @@ from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.settings import convert_allocation_errors
 from ptb_lm.torch_backend.training_step import TrainingStep
 
-VOCABULARY = 11
 MODELS = list(FRAMEWORKS["torch"].models)
 COMPUTED = [(model, cell) for cell, row in CELLS.items() for model in row.layers["torch"]]
 DROPOUTS: dict[str, dict[str, Any]] = {
@@ -80,10 +80,6 @@ def capture_step(built: Any, module: ModuleType = graph) -> Any:
         recorder=step._recorder,
     )
     return built
-
-
-def export_all(built: Any, state: Any) -> dict[str, np.ndarray]:
-    return built.export_weights() | built.export_training_state(state)
 
 
 def life(built: Any) -> list[Any]:

@@ -12,7 +12,7 @@ import runs
 import torch
 import training_steps
 from support import assert_arrays, random_weights, random_windows
-from training_steps import VOCABULARY
+from training_steps import VOCABULARY, export_all
 
 from ptb_lm import train
 from ptb_lm.common.errors import UserError
@@ -130,11 +130,7 @@ def test_a_resumed_run_goes_on_with_the_scale(
     assert not all(before + after)
     end, again = train_on(resumed, begin, windows[stop:])
     assert again == after
-    found, expected = (
-        built.export_weights() | built.export_training_state(carried)
-        for built, carried in ((resumed, end), (first, state))
-    )
-    assert_arrays(found, expected)
+    assert_arrays(export_all(resumed, end), export_all(first, state))
 
 
 def test_only_float16_has_a_scale_in_its_state(tiny_config: Config) -> None:

@@ -99,23 +99,20 @@ class PlainModel(nn.Module):
 
     def __init__(self, config: Config, weights: Mapping[str, np.ndarray]) -> None:
         super().__init__()
-        tensors = {name: torch.from_numpy(array.copy()) for name, array in weights.items()}
         self.tied = config.tie_weights
-        self.embedding = nn.Parameter(tensors["embedding"])
-        self.softmax_bias = nn.Parameter(tensors["softmax.bias"])
+        self.embedding = nn.Parameter(torch.from_numpy(weights["embedding"].copy()))
+        self.softmax_bias = nn.Parameter(torch.from_numpy(weights["softmax.bias"].copy()))
         if not self.tied:
-            self.softmax_kernel = nn.Parameter(tensors["softmax.kernel"])
+            self.softmax_kernel = nn.Parameter(torch.from_numpy(weights["softmax.kernel"].copy()))
         widths = [config.embedding_width, *config.hidden_sizes]
         self.layers = nn.ModuleList(
             nn.LSTM(width, hidden, bias=True, dtype=torch.float64)
             for width, hidden in itertools.pairwise(widths)
         )
-        with torch.no_grad():
-            for index, layer in enumerate(self.layers):
-                layer.weight_ih_l0.copy_(tensors[f"lstm.{index}.kernel"].T)  # type: ignore[operator, union-attr]
-                layer.weight_hh_l0.copy_(tensors[f"lstm.{index}.recurrent_kernel"].T)  # type: ignore[operator, union-attr]
-                layer.bias_ih_l0.copy_(tensors[f"lstm.{index}.bias"])  # type: ignore[operator, union-attr]
-                layer.bias_hh_l0.zero_().requires_grad_(False)  # type: ignore[operator, union-attr]
+        for layer in self.layers:
+            nn.init.zeros_(layer.bias_hh_l0.requires_grad_(False))  # type: ignore[operator, union-attr]
+        for name, array in self.by_name().items():  # which shares the parameters' memory
+            array[...] = weights[name]
 
     def forward(self, x_TB: Tensor, state: list[Any], masks: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return logits, the output with dropout, and that without; the state is replaced in place."""
@@ -128,6 +125,7 @@ class PlainModel(nn.Module):
         return x @ kernel + self.softmax_bias, x, raw
 
     def by_name(self) -> Numbers:
+        """Return views of the parameters."""
         found = {"embedding": self.embedding, "softmax.bias": self.softmax_bias}
         if not self.tied:
             found["softmax.kernel"] = self.softmax_kernel
