@@ -6,7 +6,7 @@ Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ class Layer(ABC):
         weights: The variables to train, by name: those of the cell's parameters, unless `new_weights` says
             otherwise.
         variables: The same, in their order.
+        cpu_type: The class that computes this on a CPU, if it is another one.
 
     Args:
         input_size: I.
@@ -39,6 +40,8 @@ class Layer(ABC):
             `run_over_time`.
     """
 
+    cpu_type: "ClassVar[type[Layer] | None]" = None
+
     def __init__(
         self, input_size: int, hidden_size: int, cell: Cell, *, dtype: tf.DType, unroll: str
     ) -> None:
@@ -48,11 +51,6 @@ class Layer(ABC):
         self.unroll = unroll
         self.weights = self.new_weights(dtype)
         self.variables = list(self.weights.values())
-
-    @classmethod
-    def for_device(cls, *, gpu: bool) -> "type[Layer]":
-        """Return the class that computes this on a GPU, or on a CPU."""
-        return cls
 
     def new_weights(self, dtype: tf.DType) -> dict[str, tf.Variable]:
         """Return the variables by name, still to be loaded.
@@ -117,7 +115,7 @@ def assign(variables: Sequence[tf.Variable], arrays: Sequence[NDArray[Any]]) -> 
 def layer_type(model: str, *, cell: str = cells.LSTM, gpu: bool) -> type[Layer]:
     """Return the class that computes layers of a cell by a model's name."""
     row: type[Layer] = cells.layer_class(cell, "tensorflow", model)
-    return row.for_device(gpu=gpu)
+    return row if gpu else row.cpu_type or row
 
 
 def run_over_time(

@@ -99,37 +99,6 @@ class BlockFusedLayer(LSTMLayer):
         return h_TBH, (tf.gather_nd(h_TBH, last_B2), tf.gather_nd(c_TBH, last_B2))
 
 
-class CudnnLayer(LSTMLayer):
-    """CudnnRNNV3: cuDNN's LSTM on a GPU. On a CPU it is KerasLayer."""
-
-    @classmethod
-    @override
-    def for_device(cls, *, gpu: bool) -> type[Layer]:
-        return cls if gpu else KerasLayer
-
-    @override
-    def __call__(
-        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
-    ) -> tuple[tf.Tensor, LayerState]:
-        h_BH, c_BH = state
-        steps, batch = tf.unstack(tf.shape(x_TBI)[:2])
-        weight, bias = self.variables
-        kernel, recurrent_kernel = tf.split(weight, [self.input_size, self.hidden_size])
-        # cuDNN keeps each gate's matrix transposed, and two biases where the canonical model has one. The
-        # second stays zero: trained as well, the pair would move twice as fast under SGD as the one.
-        parts = [tf.transpose(kernel), tf.transpose(recurrent_kernel), bias, tf.zeros_like(bias)]
-        after = tf.raw_ops.CudnnRNNV3(
-            input=x_TBI,
-            input_h=h_BH[None],
-            input_c=c_BH[None],
-            params=tf.concat([tf.reshape(part, [-1]) for part in parts], 0),
-            sequence_lengths=tf.fill([batch], steps) if lengths_B is None else lengths_B,
-            rnn_mode="lstm",
-            time_major=True,
-        )
-        return after.output, (after.output_h[0], after.output_c[0])
-
-
 class KerasLayer(Layer):
     """keras.layers.LSTM as its users write it: on a CPU, Keras's own loop over elementary operations.
 
@@ -158,6 +127,34 @@ class KerasLayer(Layer):
             tf.transpose(x_TBI, [1, 0, 2]), initial_state=list(state), mask=mask_BT
         )
         return tf.transpose(output_BTH, [1, 0, 2]), (h_BH, c_BH)
+
+
+class CudnnLayer(LSTMLayer):
+    """CudnnRNNV3: cuDNN's LSTM on a GPU. On a CPU it is KerasLayer."""
+
+    cpu_type = KerasLayer
+
+    @override
+    def __call__(
+        self, x_TBI: tf.Tensor, state: LayerState, lengths_B: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, LayerState]:
+        h_BH, c_BH = state
+        steps, batch = tf.unstack(tf.shape(x_TBI)[:2])
+        weight, bias = self.variables
+        kernel, recurrent_kernel = tf.split(weight, [self.input_size, self.hidden_size])
+        # cuDNN keeps each gate's matrix transposed, and two biases where the canonical model has one. The
+        # second stays zero: trained as well, the pair would move twice as fast under SGD as the one.
+        parts = [tf.transpose(kernel), tf.transpose(recurrent_kernel), bias, tf.zeros_like(bias)]
+        after = tf.raw_ops.CudnnRNNV3(
+            input=x_TBI,
+            input_h=h_BH[None],
+            input_c=c_BH[None],
+            params=tf.concat([tf.reshape(part, [-1]) for part in parts], 0),
+            sequence_lengths=tf.fill([batch], steps) if lengths_B is None else lengths_B,
+            rnn_mode="lstm",
+            time_major=True,
+        )
+        return after.output, (after.output_h[0], after.output_c[0])
 
 
 def import_keras() -> Any:
