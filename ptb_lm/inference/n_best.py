@@ -7,7 +7,6 @@ features of other models, and are left out. Lines of one list follow each other.
 import itertools
 import json
 import math
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
@@ -57,21 +56,9 @@ def rescore(
         LineError: A line is not a hypothesis, is of a list that ended before, has a word that the vocabulary,
             without an `<unk>`, lacks, or has a total that is not finite.
     """
-    pending = deque[tuple[str, str, float]]()  # read, and not yet scored
-
-    def texts() -> Iterator[str]:
-        seen, last = set[str](), None
-        for number, line in enumerate(lines, 1):
-            name, text, score = _parse(line, number)
-            if name in seen and name != last:  # there would be two best hypotheses of it
-                raise LineError(number, f"the lines of list {name!r} do not follow each other")
-            seen.add(name)
-            last = name
-            pending.append((name, text, score))
-            yield text
-
-    for number, sentence in enumerate(model.score_each(texts(), unit=unit), 1):
-        name, text, score = pending.popleft()
+    lists, lists_ahead = itertools.tee(_read_lists(lines))  # some are read before they are scored
+    sentences = model.score_each((text for _, text, _ in lists_ahead), unit=unit)
+    for number, (sentence, (name, text, score)) in enumerate(zip(sentences, lists, strict=True), 1):
         tokens = len(sentence.words)
         total = score_weight * score + lm_weight * sentence.total
         total += word_bonus * (tokens - 1)
@@ -117,6 +104,18 @@ def write(file: TextIO, hypotheses: Iterable[Hypothesis], *, every: bool, as_jso
         f"{count:,} hypothes{'i' if count == 1 else 'e'}s, {unknown:,} of their {words:,} "
         f"word{'s' * (words != 1)} not in the vocabulary{' and read as <unk>' * bool(unknown)}"
     )
+
+
+def _read_lists(lines: Iterable[str]) -> Iterator[tuple[str, str, float]]:
+    """Yield (id, hypothesis, score) of each line, one list after the other."""
+    seen, last = set[str](), None
+    for number, line in enumerate(lines, 1):
+        name, text, score = _parse(line, number)
+        if name in seen and name != last:  # there would be two best hypotheses of it
+            raise LineError(number, f"the lines of list {name!r} do not follow each other")
+        seen.add(name)
+        last = name
+        yield name, text, score
 
 
 def _parse(line: str, number: int) -> tuple[str, str, float]:
