@@ -109,7 +109,7 @@ class Tokenizer:
         for line in lines:
             tokens += [*self.words(line, begins=begins), EOS]
             begins = True
-        return tokens + self.prefix(last, begins=begins)
+        return tokens + (self.prefix(last, begins=begins) if last else [])
 
     def detokenize(self, words: Iterable[str], *, after: str = "") -> Iterator[str]:
         """Yield words as readable text after `after`: each with the space before it; `<eos>` is a newline."""

@@ -66,43 +66,21 @@ def check_text(text: object, *, name: str) -> None:
 
 
 def encode(
-    sentence: str, vocabulary: Vocabulary, *, begins: bool = True, tokenizer: Tokenizer = PLAIN
+    text: str, vocabulary: Vocabulary, *, begins: bool = True, tokenizer: Tokenizer = PLAIN
 ) -> EncodedWords:
-    """Return a sentence's words, with an `<eos>` after the last, and their ids.
+    """Return the words of a text, with an `<eos>` for the end of each line, and their ids.
 
     Args:
-        sentence: A line of text, perhaps empty.
+        text: A text, perhaps empty. Unless a line's end is its end, its last line goes on.
         vocabulary: The model's words.
-        begins: False if it is the rest of a sentence.
+        begins: True if a sentence begins with the text.
         tokenizer: Turns text into words; by default white space separates them.
 
     Raises:
         UserError: It is no string, or the vocabulary lacks a word and has no `<unk>`.
     """
-    check_text(sentence, name="a sentence")
-    return _encode_words((*tokenizer.words(sentence, begins=begins), EOS), vocabulary)
-
-
-def encode_prefix(
-    prefix: str, vocabulary: Vocabulary, *, begins: bool = True, tokenizer: Tokenizer = PLAIN
-) -> EncodedWords:
-    """Return the words of a text that goes on after them, and their ids.
-
-    Args:
-        prefix: A text, perhaps empty; `<eos>` stands for the end of each line.
-        vocabulary: The model's words.
-        begins: True if a sentence begins with the prefix.
-        tokenizer: Turns text into words.
-
-    Raises:
-        UserError: It is no string, or the vocabulary lacks a word and has no `<unk>`.
-    """
-    check_text(prefix, name="a sentence")
-    tokens = tokenizer.prefix_tokens(_with_newlines(prefix), begins=begins)
-    return _encode_words(tuple(tokens), vocabulary)
-
-
-def _encode_words(words: tuple[str, ...], vocabulary: Vocabulary) -> EncodedWords:
+    check_text(text, name="a sentence")
+    words = tuple(tokenizer.prefix_tokens(_with_newlines(text), begins=begins))
     is_unknown = tuple(word not in vocabulary.ids for word in words)
     if any(is_unknown) and vocabulary.unknown is None:
         examples = ", ".join(islice((word for word in vocabulary.words if word != EOS), EXAMPLES))
@@ -125,9 +103,11 @@ def encode_lines(
     """
     for number, line in enumerate(lines, 1):
         try:
-            if isinstance(line, str) and "\n" in _with_newlines(line).removesuffix("\n"):
+            check_text(line, name="a sentence")
+            sentence = _with_newlines(line).removesuffix("\n")
+            if "\n" in sentence:
                 raise UserError("a line's end ends a sentence: give each as a string of its own")
-            yield encode(line, vocabulary, begins=begins or number > 1, tokenizer=tokenizer)
+            yield encode(f"{sentence}\n", vocabulary, begins=begins or number > 1, tokenizer=tokenizer)
         except UserError as error:
             raise LineError(number, str(error)) from None
 

@@ -288,8 +288,8 @@ class LanguageModel:
     def _read(self, prefix: str, *, carry_state: bool) -> Position:
         position = self.reader.resume(self.state if carry_state else None)
         begins = self._begins(position)
-        prefix_words = inputs.encode_prefix(prefix, self.vocabulary, begins=begins, tokenizer=self.tokenizer)
-        position = self.reader.read(position, prefix_words.ids)
+        words = inputs.encode(prefix, self.vocabulary, begins=begins, tokenizer=self.tokenizer)
+        position = self.reader.read(position, words.ids)
         if carry_state:
             self.state = position
         return position

@@ -134,24 +134,24 @@ def read(model: LanguageModel, text: str) -> list[ReadWord]:
     """
     if not text.strip():
         raise UserError("there is no word to read: type a sentence")
-    lines = list(split_sentences(text))
+    whole = "".join(f"{line}\n" for line in split_sentences(text))
     # With each <eos> but the last, after which nothing is read.
-    _check_count(sum(len(model.tokenizer.words(line)) + 1 for line in lines) - 1)
+    _check_count(len(model.tokenizer.prefix_tokens(whole)) - 1)
+    encoded = encode(whole, model.vocabulary, tokenizer=model.tokenizer)
     position, found = model.reader.resume(), list[ReadWord]()
-    for line in lines:
-        sentence = encode(line, model.vocabulary, tokenizer=model.tokenizer)
-        triples = zip(sentence.words, sentence.ids.tolist(), sentence.is_unknown, strict=True)
-        for word, identity, is_unknown in triples:
-            state, log_p_V = model.reader.next_word_log_probabilities(position)
-            found.append(
-                ReadWord(
-                    word=word,
-                    unknown=is_unknown,
-                    bits=0.0 - float(log_p_V[identity]) / math.log(2),  # not -0.0 of a sure word
-                    likeliest=tuple(likeliest(log_p_V, model.vocabulary, LIKELIEST)),
-                )
+    for word, identity, is_unknown in zip(
+        encoded.words, encoded.ids.tolist(), encoded.is_unknown, strict=True
+    ):
+        state, log_p_V = model.reader.next_word_log_probabilities(position)
+        found.append(
+            ReadWord(
+                word=word,
+                unknown=is_unknown,
+                bits=0.0 - float(log_p_V[identity]) / math.log(2),  # not -0.0 of a sure word
+                likeliest=tuple(likeliest(log_p_V, model.vocabulary, LIKELIEST)),
             )
-            position = replace(position, state=state, last_word=identity)
+        )
+        position = replace(position, state=state, last_word=identity)
     return found
 
 
