@@ -92,7 +92,7 @@ class ClassifierQuestion(Question):
         batches = [self._distinct(batch) for batch in self.batches]
         for step, batch in enumerate(batches):
             loss, gradients = reference.loss_and_gradients(config, weights, batch)
-            after, adam = reference.adam(
+            after, adam = reference_updates.adam(
                 weights, gradients, adam, learning_rate=config.learning_rate, clip_value=config.clip_value
             )
             answer[f"{step}.loss"] = np.array(loss)
@@ -254,7 +254,7 @@ def _adam_error(
     weights: Mapping[str, NDArray[np.floating]] = {"": np.zeros_like(moved)}
     after, adam = weights, reference_updates.adam_zero_state(weights)
     for gradient in gradients:  # each step began at the same weights
-        after, adam = reference.adam(
+        after, adam = reference_updates.adam(
             weights,
             {"": gradient.astype(np.float64)},
             adam,

@@ -43,7 +43,7 @@ def trained_by_reference(
     state = reference_updates.adam_zero_state(weights)
     for step, batch in enumerate(batches, start=1):
         loss, gradients = reference.loss_and_gradients(config, weights, batch)
-        weights, state = reference.adam(
+        weights, state = reference_updates.adam(
             weights,
             gradients,
             state,

@@ -38,25 +38,6 @@ from sequence_classifier import (
 )
 
 
-class InvertedDropout:
-    """Dropout with a fresh mask at each call.
-
-    Args:
-        keep_prob: Probability that a unit is kept; kept units are divided by it.
-        seed: Seed of the stream.
-    """
-
-    def __init__(self, keep_prob: float, *, seed: int) -> None:
-        self.keep_prob = keep_prob
-        self.generator = new_stream(seed)
-
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Return x with a fresh mask applied."""
-        if self.keep_prob == 1:
-            return x
-        return x * draw_mask(self.generator, tf.shape(x), self.keep_prob, x.dtype)
-
-
 class TensorFlowClassifier(Classifier):
     """An LSTM sequence classifier in TensorFlow, with Adam.
 
@@ -93,7 +74,7 @@ class TensorFlowClassifier(Classifier):
             self.bias_C = tf.Variable(tf.zeros([config.classes], self.dtype))
             self.trained = [*self.stack.variables, self.kernel_KC, self.bias_C]
             self.adam = Adam(self.trained)
-            self.dropout = InvertedDropout(config.keep_prob, seed=choice.seed)
+            self.mask_stream = new_stream(choice.seed)
         signature = [
             tf.TensorSpec([None, None, config.input_size], self.dtype),
             tf.TensorSpec([None], tf.int32),
@@ -110,6 +91,12 @@ class TensorFlowClassifier(Classifier):
     def context(self) -> AbstractContextManager[None]:
         """Return a context with the model's device; see in_model_context."""
         return tf.device(self.device.name)
+
+    def dropout(self, x: tf.Tensor) -> tf.Tensor:
+        """Return x with a fresh mask of inverted dropout applied."""
+        if self.config.keep_prob == 1:
+            return x
+        return x * draw_mask(self.mask_stream, tf.shape(x), self.config.keep_prob, x.dtype)
 
     @property
     @override

@@ -38,27 +38,6 @@ from sequence_classifier import (
 )
 
 
-class InvertedDropout:
-    """Dropout with a fresh mask at each call.
-
-    Args:
-        keep_prob: Probability that a unit is kept; kept units are divided by it.
-        device: Device on which the masks are drawn.
-        seed: Seed of the stream.
-    """
-
-    def __init__(self, keep_prob: float, *, device: torch.device, seed: int) -> None:
-        self.keep_prob = keep_prob
-        self.generator = torch.Generator(device)
-        self.generator.manual_seed(seed)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return x with a fresh mask applied."""
-        if self.keep_prob == 1:
-            return x
-        return x * draw_mask(MaskSpec(tuple(x.shape), self.keep_prob), self.generator, x.dtype)
-
-
 class TorchClassifier(Classifier):
     """A sequence classifier in torch, with Adam.
 
@@ -79,8 +58,7 @@ class TorchClassifier(Classifier):
         )
         width = config.hidden_sizes[-1] * (2 if config.bidirectional else 1)
         self.dense = nn.Linear(width, config.classes, device=self.device, dtype=self.dtype)
-        seed = derive_seed(choice.seed)
-        self.dropout = InvertedDropout(config.keep_prob, device=self.device, seed=seed)
+        self.mask_stream = torch.Generator(self.device).manual_seed(derive_seed(choice.seed))
         self.trained = [*self.stack.trained_parameters(), *self.dense.parameters()]
         self.optimizer = torch.optim.Adam(self.trained, config.learning_rate, betas=(0.9, 0.999), eps=1e-8)
         self.load_weights(weights)
@@ -95,6 +73,13 @@ class TorchClassifier(Classifier):
         return RecurrentStack.build(
             model, config.input_size, config.hidden_sizes, bidirectional=config.bidirectional
         )
+
+    def dropout(self, x: Tensor) -> Tensor:
+        """Return x with a fresh mask of inverted dropout applied."""
+        if self.config.keep_prob == 1:
+            return x
+        spec = MaskSpec(tuple(x.shape), self.config.keep_prob)
+        return x * draw_mask(spec, self.mask_stream, x.dtype)
 
     @property
     @override

@@ -1,4 +1,4 @@
-"""The sequence classifier in NumPy, forward and backward, and its optimiser: the oracle.
+"""The sequence classifier in NumPy, forward and backward: the oracle.
 
 Written to be read and checked, not to be fast. It computes in the precision of the weights it is given.
 
@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptb_lm.model import reference_updates
 from ptb_lm.model.cells.cell import Array
 from ptb_lm.model.reference import log_softmax, stack_backward, stack_forward, zero_state
-from ptb_lm.model.reference_updates import EPSILON, AdamState
 from sequence_classifier import Batch, ClassifierConfig, check_labels
 
 BLANK = 0
@@ -130,30 +128,6 @@ def ctc(log_p_TC: Array, labels_U: NDArray[np.integer]) -> tuple[float, Array]:
     posterior_TS = np.exp(alpha_TS + beta_TS - log_likelihood)
     emits_SC = path_S[:, None] == np.arange(classes)
     return -float(log_likelihood), np.exp(log_p_TC) - posterior_TS @ emits_SC.astype(log_p_TC.dtype)
-
-
-def adam(
-    weights: Mapping[str, Array],
-    gradients: Mapping[str, Array],
-    state: AdamState,
-    *,
-    learning_rate: float,
-    clip_value: float | None = None,
-    epsilon: float = EPSILON,
-) -> tuple[dict[str, Array], AdamState]:
-    """Return the weights and the state after one step of Adam (ptb_lm.model.reference_updates.adam).
-
-    Args:
-        weights: Parameters by name.
-        gradients: Gradients of the loss with respect to the parameters, by name.
-        state: State after the step before, or adam_zero_state's.
-        learning_rate: Alpha, the step size.
-        clip_value: Bound on each element of the gradient, before anything else. None: no clipping.
-        epsilon: Small number that keeps the division from zero.
-    """
-    if clip_value is not None:
-        gradients = {name: np.clip(gradient, -clip_value, clip_value) for name, gradient in gradients.items()}
-    return reference_updates.adam(weights, gradients, state, learning_rate=learning_rate, epsilon=epsilon)
 
 
 def _fill_lengths(x_BTI: Array, lengths_B: NDArray[np.integer] | None) -> NDArray[np.integer]:

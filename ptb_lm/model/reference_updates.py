@@ -65,6 +65,7 @@ def adam(
     state: AdamState,
     *,
     learning_rate: float,
+    clip_value: float | None = None,
     epsilon: float = EPSILON,
 ) -> tuple[dict[str, Array], AdamState]:
     """Return the weights after one step of Adam, and its state.
@@ -77,12 +78,13 @@ def adam(
         gradients: Gradient with respect to each of them.
         state: State before the step.
         learning_rate: The publication's alpha.
+        clip_value: Bound on each element of the gradient, before anything else. None: no clipping.
         epsilon: Small number that keeps the division from zero.
     """
     steps = state.steps + 1
     updated, first, second = dict[str, Array](), dict[str, Array](), dict[str, Array]()
     for name, w in weights.items():
-        gradient = gradients[name]
+        gradient = gradients[name] if clip_value is None else gradients[name].clip(-clip_value, clip_value)
         first[name] = BETA_1 * state.first[name] + (1 - BETA_1) * gradient
         second[name] = BETA_2 * state.second[name] + (1 - BETA_2) * gradient**2
         mean, square = first[name] / (1 - BETA_1**steps), second[name] / (1 - BETA_2**steps)

@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,17 +39,8 @@ spec.loader.exec_module(example)
 needs_sklearn = installed("sklearn")
 
 
-def group_by_length(lengths_B: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield the rows of each length, and the length."""
-    for length in np.unique(lengths_B):
-        yield np.flatnonzero(lengths_B == length), length
-
-
 class Reference:
-    """The NumPy reference in float64, as a classifier that the example can train.
-
-    It uses no lengths: sequences of one length are cut to it, and computed together.
-    """
+    """The NumPy reference in float64, as a classifier that the example can train."""
 
     engine = "NumPy"
 
@@ -59,15 +50,8 @@ class Reference:
         self.adam = reference_updates.adam_zero_state(self.weights)
 
     def train_step(self, batch: Batch) -> float:
-        loss, gradients = 0.0, {name: np.zeros_like(array) for name, array in self.weights.items()}
-        for rows, length in group_by_length(batch.lengths_B):
-            cut = Batch(batch.x_BTI[rows, :length].astype(np.float64), batch.labels[rows])
-            cut_loss, cut_gradients = reference.loss_and_gradients(self.config, self.weights, cut)
-            share = len(rows) / len(batch.labels)
-            loss += share * cut_loss
-            for name, gradient in cut_gradients.items():
-                gradients[name] += share * gradient
-        self.weights, self.adam = reference.adam(
+        loss, gradients = reference.loss_and_gradients(self.config, self.weights, batch)
+        self.weights, self.adam = reference_updates.adam(
             self.weights,
             gradients,
             self.adam,
@@ -77,11 +61,7 @@ class Reference:
         return loss
 
     def predict(self, x_BTI: np.ndarray, lengths_B: np.ndarray) -> np.ndarray:
-        log_p_BC = np.empty((len(x_BTI), self.config.classes))
-        for rows, length in group_by_length(lengths_B):
-            cut = x_BTI[rows, :length].astype(np.float64)
-            log_p_BC[rows] = reference.predict(self.config, self.weights, cut)
-        return log_p_BC
+        return reference.predict(self.config, self.weights, x_BTI, lengths_B)
 
     def read(self, losses: Sequence[float]) -> Sequence[float]:
         return losses

@@ -15,9 +15,8 @@ from ptb_lm.model.frameworks import FRAMEWORKS
 
 tf = pytest.importorskip("tensorflow")
 
-from sequence_classifier.on_tensorflow import InvertedDropout  # noqa: E402
-
 from ptb_lm.tf_backend.adam import Adam  # noqa: E402
+from ptb_lm.tf_backend.dropout import draw_mask, new_stream  # noqa: E402
 from ptb_lm.tf_backend.runtime import apply_execution  # noqa: E402
 
 # No two of a tensor's axes have the same size.
@@ -99,8 +98,11 @@ def test_training_steps_equal_the_reference(
     clip_value = 0.02  # bounds some elements of each step's gradient and not others
     config = make_config(loss=loss, bidirectional=bidirectional, keep_prob=0.5, clip_value=clip_value)
     built = build(config, model, execution=execution, unroll=unroll)
-    # XLA makes other masks of the stream.
-    twin = tf.function(InvertedDropout(config.keep_prob, seed=SEED), jit_compile=execution == "xla")
+    stream = new_stream(SEED)
+    twin = tf.function(
+        lambda shape: draw_mask(stream, shape, config.keep_prob, tf.float32),
+        jit_compile=execution == "xla",  # which makes other masks of the stream
+    )
     weights = random_weights(config)
     state, atol = reference_updates.adam_zero_state(weights), bound(config, finest(model))
     for step in range(4):
@@ -110,7 +112,7 @@ def test_training_steps_equal_the_reference(
         clipped = np.abs(np.concatenate([gradient.ravel() for gradient in gradients.values()])) > clip_value
         assert clipped.any()
         assert not clipped.all()
-        weights, state = reference.adam(
+        weights, state = reference_updates.adam(
             weights, gradients, state, learning_rate=config.learning_rate, clip_value=clip_value
         )
         loss_before = built.train_step(pad_with_nan(batch) if lengths else batch)
@@ -123,11 +125,11 @@ def twin_masks(twin: Any, config: ClassifierConfig) -> list[np.ndarray]:
     """The next masks of a twin stream: the input's, those between the layers, and the dense layer's."""
     directions = 2 if config.bidirectional else 1
     *between, top = (directions * hidden for hidden in config.hidden_sizes)
-    inner = [twin(tf.ones([STEPS, BATCH, width])).numpy() for width in (config.input_size, *between)]
+    inner = [twin((STEPS, BATCH, width)).numpy() for width in (config.input_size, *between)]
     if config.loss == "ctc":
-        return [*inner, twin(tf.ones([STEPS, BATCH, top])).numpy()]
+        return [*inner, twin((STEPS, BATCH, top)).numpy()]
     # One step of each direction is read, so one mask is drawn for whichever step that is.
-    return [*inner, np.tile(twin(tf.ones([BATCH, top])).numpy(), (STEPS, 1, 1))]
+    return [*inner, np.tile(twin((BATCH, top)).numpy(), (STEPS, 1, 1))]
 
 
 @pytest.mark.parametrize("lengths", [False, True])
@@ -288,7 +290,7 @@ def test_every_step_of_adam_equals_the_reference(execution: str, dtype: str) -> 
         }
         gradients["b"][2] = 0
         before = weights
-        weights, state = reference.adam(weights, gradients, state, learning_rate=0.01)
+        weights, state = reference_updates.adam(weights, gradients, state, learning_rate=0.01)
         moved = [variable.numpy() for variable in variables]
         step([tf.constant(gradient, dtype) for gradient in gradients.values()], rate)
         for variable, was, name in zip(variables, moved, weights, strict=True):

@@ -8,13 +8,13 @@ import pytest
 import sequence_classifier
 import torch
 from sequence_classifier import CLASSIFIERS, LOSSES, Batch, ClassifierConfig, reference
-from sequence_classifier.on_torch import InvertedDropout
 from support import assert_arrays, trace_alone
 
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import reference_updates
 from ptb_lm.model.choice import Choice
-from ptb_lm.torch_backend.dropout import derive_seed
+from ptb_lm.model.dropout_places import MaskSpec
+from ptb_lm.torch_backend.dropout import derive_seed, draw_mask
 
 BATCH, STEPS = 5, 6
 SEED = 3  # of dropout
@@ -101,17 +101,17 @@ def twenty_steps(
 
     Its masks are those of a twin of the models' stream, which is the same for all of them on a device.
     """
-    twin = InvertedDropout(config.keep_prob, device=torch.device(device), seed=derive_seed(SEED))
+    twin = torch.Generator(device).manual_seed(derive_seed(SEED))
     directions = 2 if config.bidirectional else 1
     widths = [config.input_size, *(directions * hidden for hidden in config.hidden_sizes)]
-    ones = [torch.ones(STEPS, BATCH, width, dtype=torch.float64, device=device) for width in widths]
+    specs = [MaskSpec((STEPS, BATCH, width), config.keep_prob) for width in widths]
     weights, steps, cut = random_weights(config), [], []
     adam = reference_updates.adam_zero_state(weights)
     for step in range(20):
         batch = random_batch(config, LENGTHS if lengths else None, seed=step)
-        masks = [twin(each).cpu().numpy() for each in ones]
+        masks = [draw_mask(spec, twin, torch.float64).cpu().numpy() for spec in specs]
         loss, gradients = reference.loss_and_gradients(config, weights, batch, masks=masks)
-        weights, adam = reference.adam(
+        weights, adam = reference_updates.adam(
             weights, gradients, adam, learning_rate=config.learning_rate, clip_value=config.clip_value
         )
         steps.append((loss, weights))
@@ -216,7 +216,7 @@ def test_other_executions_equal_the_reference(
         assert found == pytest.approx(expected, rel=1e-11)
         assert_arrays(found_gradients, gradients, atol=1e-11)
         built.train_step(batch)
-        weights, adam = reference.adam(weights, gradients, adam, learning_rate=0.01)
+        weights, adam = reference_updates.adam(weights, gradients, adam, learning_rate=0.01)
         assert_arrays(built.export_weights(), weights, atol=1e-8)
 
 
