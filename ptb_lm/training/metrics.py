@@ -136,7 +136,7 @@ class Progress(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def check_epoch(values: Any, *, number: int) -> JsonObject:
-    """Check a row of metrics.jsonl, and that it is of this epoch.
+    """Check a row of metrics.jsonl, and that it is of this epoch; return it without the keys that have null.
 
     Raises:
         ValueError: It is not; says why.
@@ -144,16 +144,23 @@ def check_epoch(values: Any, *, number: int) -> JsonObject:
     found = json_fields.convert(values, Epoch)
     if found.epoch != number:
         raise ValueError(f"it is of epoch {found.epoch}, where epoch {number} should be")
-    return dict(values)
+    return json_fields.without_nulls(values)
 
 
-def check_result(values: Any) -> None:
-    """Check the content of result.json.
+def check_result(values: Any) -> JsonObject:
+    """Check the content of result.json; return it without the keys that have null, in its environments too.
 
     Raises:
         UserError, ValueError: It is not a run's result; says why.
     """
     Config.from_json(json_fields.convert(values, Result).hyperparameters)
+    sessions = [values["environment"], *values["earlier_environments"]]
+    environment, *earlier = map(json_fields.without_nulls, sessions)
+    return {
+        **json_fields.without_nulls(values),
+        "environment": environment,
+        "earlier_environments": earlier,
+    }
 
 
 def step_scalars(before: Progress, now: Progress, *, tokens: int, rate: float) -> dict[str, float]:

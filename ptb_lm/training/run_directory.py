@@ -209,12 +209,11 @@ class RunDirectory:
         """
         if not self.result_path.exists():
             return None
-        values: JsonObject = json_files.read(self.result_path, remedy=METRICS_REMEDY)
+        values = json_files.read(self.result_path, remedy=METRICS_REMEDY)
         try:
-            metrics.check_result(values)
+            return metrics.check_result(values)
         except (UserError, ValueError) as error:
             raise UserError(f"{self.result_path} is not a run's result: {error}") from None
-        return values
 
     def read_end(self, epochs: int) -> JsonObject:
         """Read result.json, unless the run has done more epochs since.

@@ -330,6 +330,26 @@ def test_weights_that_do_not_say_of_which_epoch_they_are_are_refused(
         directory.read_best(RUN, VOCABULARY)
 
 
+def test_null_counts_as_missing(directory: RunDirectory) -> None:
+    """Also in what other commands read without a check of their own."""
+    nulls = {"device": None, "processor": None, "threads": None}
+    directory.write_result(
+        {
+            **runs.RESULT,
+            "environment": {"cores": 2, **nulls},
+            "earlier_environments": [{"cores": 3, **nulls}],
+            "hyperparameters": None,
+            "best_possible_perplexity": None,
+            "of": None,
+        }
+    )
+    sessions = {"environment": {"cores": 2}, "earlier_environments": [{"cores": 3}]}
+    assert directory.read_result() == {**runs.RESULT, **sessions}
+    row = {**epoch(1), "unaveraged_valid_perplexity": None, "of": None}
+    directory.metrics_path.write_text(json.dumps(row))
+    assert directory.read_metrics() == [epoch(1)]
+
+
 def test_the_result_comes_back_once_the_run_has_ended_until_it_goes_on(directory: RunDirectory) -> None:
     assert directory.read_result() is None
     directory.write_result({**runs.RESULT, "of": "a later version"})
