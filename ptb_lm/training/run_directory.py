@@ -178,7 +178,8 @@ class RunDirectory:
 
         Raises:
             NoEpochError: No epoch has ended yet.
-            UserError: The file is missing or broken, or a line has changed since it was written.
+            UserError: The file is missing or broken, a line has changed since it was written, or the run
+                has ended and it has no line.
         """
         if self.config_path.is_file() and not self.metrics_path.exists():
             if self.is_expendable():
@@ -192,6 +193,7 @@ class RunDirectory:
                 except ValueError as error:
                     raise UserError(f"{source}: not an epoch's metrics: {error}") from None
         if not rows:
+            self.read_end(epochs=0)  # refuses it if the run has ended
             raise NoEpochError(f"{self.metrics_path} holds no epochs yet")
         return rows
 

@@ -248,6 +248,14 @@ def test_missing_metrics_are_named(directory: RunDirectory) -> None:
         directory.read_metrics()
 
 
+def test_a_run_that_has_ended_is_not_one_without_an_epoch(directory: RunDirectory) -> None:
+    directory.write_result(runs.RESULT)
+    directory.metrics_path.write_text("")
+    with pytest.raises(UserError, match=rf"^{directory.metrics_path} ends before epoch 2") as caught:
+        directory.read_metrics()
+    assert not isinstance(caught.value, NoEpochError)
+
+
 def test_a_run_without_an_epoch_is_told_apart(directory: RunDirectory) -> None:
     """It has begun; or it never did."""
     for prepare in (lambda: directory.write_metrics([]), lambda: directory.create(RUN, VOCABULARY)):
