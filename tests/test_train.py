@@ -915,6 +915,15 @@ def test_a_full_disk_stops_a_new_run_before_it_works(
     runs.train_run(data, run)
 
 
+@pytest.mark.parametrize("room", [10, 1000])  # for neither of its first files, and for one of them
+def test_a_full_disk_costs_no_run_that_is_to_be_replaced(room: int, run: Path, data: Path) -> None:
+    before = runs.files(run)
+    assert len(before["vocabulary.txt"]) < 1000 < len(before["config.json"])
+    with runs.disk_with_room_for(room):
+        assert train.main(runs.arguments(data, run, "--overwrite")) == 1
+    assert runs.files(run) == before
+
+
 def test_the_folder_of_the_state_is_made_again(run: Path, data: Path) -> None:
     corpus, directory = load(str(data)), RunDirectory(run)
     saved, config = directory.state_path.read_bytes(), directory.read_config()

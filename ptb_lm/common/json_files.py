@@ -28,7 +28,12 @@ _CHECKSUMS: Mapping[str, Callable[[bytes], str]] = {
 
 def write(path: Path, values: Mapping[str, Any]) -> None:
     """Write an object to a file, atomically."""
-    files.atomic_write(path, json.dumps(with_checksum(values, SHA256_FIELD), indent=2) + "\n")
+    files.atomic_write(path, to_text(values))
+
+
+def to_text(values: Mapping[str, Any]) -> str:
+    """Return what `write` writes."""
+    return json.dumps(with_checksum(values, SHA256_FIELD), indent=2) + "\n"
 
 
 def read(path: Path, *, remedy: str) -> Any:

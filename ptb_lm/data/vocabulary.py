@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.files import atomic_write, name_in_errors
+from ptb_lm.common.files import name_in_errors
 
 EOS = "<eos>"
 UNK = "<unk>"
@@ -40,15 +40,15 @@ class Vocabulary:
     @cached_property
     def sha256(self) -> str:
         """The digest of the words in id order: equal for equal vocabularies only."""
-        return hashlib.sha256(self._text().encode()).hexdigest()
+        return hashlib.sha256(self.to_text().encode()).hexdigest()
 
-    def save(self, path: Path) -> None:
-        """Write the words, one per line, in id order."""
-        atomic_write(path, self._text())
+    def to_text(self) -> str:
+        """Return the words, one per line, in id order."""
+        return "".join(word + "\n" for word in self.words)
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
-        """Read what `save` wrote.
+        """Read a file that holds what `to_text` returned.
 
         Raises:
             UserError: The file is missing or is not a vocabulary.
@@ -57,9 +57,6 @@ class Vocabulary:
             return cls(read_words(path))
         except ValueError:
             raise UserError(f"{path} {_NO_VOCABULARY}") from None
-
-    def _text(self) -> str:
-        return "".join(word + "\n" for word in self.words)
 
 
 def read_words(path: Path) -> list[str]:

@@ -83,13 +83,20 @@ class RunDirectory:
 
     @_on_first
     def create(self, run: RunConfig, vocabulary: Vocabulary) -> None:
-        """Make the folder with its configuration and vocabulary, and remove the files of an older run."""
+        """Make the folder with its configuration and vocabulary, and remove the files of an older run.
+
+        If these two cannot be written, the older run stays.
+        """
         (self.path / "state").mkdir(parents=True, exist_ok=True)
         self.remove_leftovers()
-        for stale in (*self._training_files, *self.event_files()):
-            stale.unlink(missing_ok=True)
-        self.write_config(run)
-        vocabulary.save(self.vocabulary_path)
+        with contextlib.ExitStack() as renames:  # the last one first: without config.json it is no run
+            for path, content in (
+                (self.vocabulary_path, vocabulary.to_text()),
+                (self.config_path, json_files.to_text(run.to_json())),
+            ):
+                renames.enter_context(files.atomic_path(path)).write_bytes(content.encode())
+            for stale in (*self._training_files, *self.event_files()):
+                stale.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
