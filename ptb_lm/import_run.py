@@ -1,11 +1,11 @@
 """Make a run of a model trained elsewhere: python -m ptb_lm.import_run FILE --vocabulary WORDS."""
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 
 from ptb_lm.common import cli
+from ptb_lm.common.flags import path_word
 
 PROG = cli.command_name("import")
 
@@ -48,7 +48,7 @@ def main(arguments: argparse.Namespace) -> None:
         run_dir=arguments.run_dir,
         overwrite=arguments.overwrite,
     )
-    run = shlex.quote(str(path))
+    run = path_word(path)
     cli.print_line(
         "\n".join(
             [

@@ -1,12 +1,12 @@
 """Print words with similar embeddings in a trained run: python -m ptb_lm.neighbours RUN WORD -k 10."""
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 
 from ptb_lm.common import cli, streams
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.flags import path_word
 
 PROG = cli.command_name("neighbours")
 WORDS, METHOD = 300, "tsne"  # of a map
@@ -76,7 +76,7 @@ def main(arguments: argparse.Namespace) -> None:
         streams.print_to_stderr(f"{PROG}: wrote {arguments.picture}, a map of {words:,} words")
     if folder is not None:
         neighbours.write_projector(vectors_VE, vocabulary, folder, overwrite=arguments.overwrite)
-        streams.print_to_stderr(f"{PROG}: tensorboard --logdir {shlex.quote(str(folder))} shows the words")
+        streams.print_to_stderr(f"{PROG}: tensorboard --logdir {path_word(folder)} shows the words")
 
 
 if __name__ == "__main__":

@@ -1007,11 +1007,14 @@ def test_the_weights_are_canonical(plain_run: Path) -> None:
     assert metadata["config"] == RunDirectory(plain_run).read_config().to_json()
 
 
+@pytest.mark.parametrize("name", ["a new one", "-x"])
 def test_stdout_tells_what_the_files_hold(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     capsys.readouterr()
-    run = runs.train_run(data, tmp_path / "new")
+    run = Path(name)
+    assert train.main(["--data", str(data), f"--run-dir={name}", *runs.FLAGS]) == 0
     out, err = capsys.readouterr()
     assert err == ""  # no progress bar: this is not a terminal
     result = runs.result(run)

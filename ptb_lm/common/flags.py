@@ -2,9 +2,11 @@
 
 import argparse
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Container, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ptb_lm.common import streams
@@ -74,6 +76,11 @@ def command_words(field: str, value: Any) -> list[str]:
     if str(value).startswith("-"):  # would be read as a flag
         return [f"{flag_name(field)}={value}"]
     return [flag_name(field), *map(str, value if isinstance(value, list | tuple) else [value])]
+
+
+def path_word(path: Path) -> str:
+    """Return the word of a command line, quoted for a shell, that names a path and is read as no flag."""
+    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
 class HelpFormatter(argparse.HelpFormatter):

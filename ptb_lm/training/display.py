@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import math
-import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.common import cli, host
+from ptb_lm.common.flags import path_word
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Backend
@@ -145,7 +145,7 @@ def report(result: dict[str, Any], directory: RunDirectory) -> None:
         f"epoch {result['best_epoch']}; {result['words_per_second']:,.0f} words/s; "
         f"{result['seconds']:,.0f} s){_final_epoch(result)}"
     )
-    run = shlex.quote(str(directory.path))
+    run = path_word(directory.path)
     cli.try_print_line(
         f"written to {directory.result_path}; next: {cli.command_name('evaluate')} {run} --text FILE, "
         f"{cli.command_name('score')} {run} FILE or {cli.command_name('generate')} {run}"

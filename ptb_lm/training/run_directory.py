@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -11,6 +10,7 @@ import numpy as np
 
 from ptb_lm.common import files, json_fields, json_files
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.flags import path_word
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import parameters
@@ -259,7 +259,7 @@ class RunDirectory:
                 f"{self.weights_path} is missing; it holds the best weights: restore it, or, if no epoch has "
                 "been saved yet, let the run go on"
             )
-        import_it = shlex.join(["ptb-lm", "import", str(self.path)])
+        import_it = f"ptb-lm import {path_word(self.path)}"
         remedy = f"restore it, or, to use what it is now, make a run of it with: {import_it}"
         arrays, metadata = tensors.load(self.weights_path, known=WEIGHTS_METADATA, remedy=remedy)
         if metadata.get("vocabulary_sha256") != vocabulary.sha256:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shlex
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -432,6 +433,18 @@ def test_a_vocabulary_without_unk_is_reported(
     save_torch(tmp_path / "x.pt", word_language_model())
     assert runs.run_command(import_run, *given(tmp_path / "x.pt", [word, *WORDS[1:]])) == 0
     assert (word != "<unk>") == ("<unk>" in capsys.readouterr().out)
+
+
+def test_the_commands_that_are_named_take_a_folder_that_looks_like_a_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text("a b\n")
+    run = runs.write_run(tmp_path / "own", ("a", "<eos>", "b"))
+    assert runs.run_command(import_run, run, "--run-dir=-x") == 0
+    command = re.search(r"next: python -m ptb_lm\.evaluate (.*), or", capsys.readouterr().out)
+    assert command is not None
+    assert runs.run_command(evaluate, *shlex.split(command[1].replace("FILE", "text"))) == 0
 
 
 def test_the_words_of_a_run_stay_as_they_are(tmp_path: Path) -> None:
