@@ -150,7 +150,7 @@ class TensorFlowBackend(Backend):
     @override
     @in_model_context
     def next_masks(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
-        return self.training.dropouts[0].preview(batch, steps, execution=self.choice.execution)
+        return self.training.dropouts[0].preview(batch, steps)
 
     @override
     @in_model_context

@@ -29,14 +29,17 @@ class WindowDropout:
         vocabulary_size: V.
         dtype: The precision of the masks.
         seed: Seed of the stream.
+        execution: Execution of the training step, which draws.
     """
 
-    def __init__(self, config: Config, vocabulary_size: int, *, dtype: tf.DType, seed: int) -> None:
+    def __init__(
+        self, config: Config, vocabulary_size: int, *, dtype: tf.DType, seed: int, execution: str
+    ) -> None:
         self.config = config
         self.vocabulary_size = vocabulary_size
         self.dtype = dtype
         self.generator = new_stream(seed)
-        self._draw_by_xla = apply_execution(self.draw, "xla")
+        self._draw_as_executed = apply_execution(self.draw, "xla") if execution == "xla" else self.draw
 
     def draw(self, batch: int, steps: int) -> Masks[tf.Tensor]:
         """Return the next window's masks; see ptb_lm.model.dropout_places.
@@ -48,17 +51,10 @@ class WindowDropout:
         specs = mask_specs(self.config, self.vocabulary_size, batch=batch, steps=steps)
         return specs.map(lambda spec: draw_mask(self.generator, *spec, self.dtype))
 
-    def preview(self, batch: int, steps: int, *, execution: str) -> Masks[NDArray[np.bool_]]:
-        """Return the parts that the next window's masks will keep, without advancing the random stream.
-
-        Args:
-            batch: B.
-            steps: T.
-            execution: Execution of the training step.
-        """
+    def preview(self, batch: int, steps: int) -> Masks[NDArray[np.bool_]]:
+        """Return the parts that the next window's masks will keep, without advancing the random stream."""
         state = tf.identity(self.generator.state)
-        draw = self._draw_by_xla if execution == "xla" else self.draw
-        masks: Masks[tf.Tensor] = draw(batch, steps)
+        masks: Masks[tf.Tensor] = self._draw_as_executed(batch, steps)
         self.generator.reset(state)
         return masks.map(lambda mask: mask.numpy() != 0)
 

@@ -65,6 +65,7 @@ class TrainingStep:
                         network.embedding_VE.shape[0],
                         dtype=network.dtype,
                         seed=device_seed(choice.seed, index),
+                        execution=choice.execution,
                     )
                 )
                 if config.optimizer == "adam":
