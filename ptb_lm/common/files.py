@@ -19,6 +19,7 @@ from ptb_lm.common import streams
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.program import checkout
 
+NO_FILE = "is a pipe or a device; it is read more than once, so it must be a file"
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}  # of a file system without locks
 
 
@@ -122,6 +123,16 @@ def output_problem(path: Path | None, *, overwrite: bool) -> str:
     if not path.is_file():  # a folder; or a device, which a rename would remove
         return f"{path} is not a file"
     return "" if overwrite else f"{path} exists; --overwrite replaces it"
+
+
+def refuse_pipe(path: Path) -> None:
+    """Check that a path is no pipe, socket or device, whose reading may never end.
+
+    Raises:
+        UserError: It is.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UserError(f"{path} {NO_FILE}")
 
 
 def identity(path: Path) -> tuple[int, int] | None:

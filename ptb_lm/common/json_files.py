@@ -44,7 +44,7 @@ def read(path: Path, *, remedy: str) -> Any:
         remedy: Advice for a person whose file is broken or has changed, for the error.
 
     Raises:
-        UserError: The file is no valid JSON, or has changed since it was written.
+        UserError: The file is a pipe, is no valid JSON, or has changed since it was written.
         OSError: It cannot be read.
     """
     return verify_checksum(parse(_content(path), path, remedy=remedy), SHA256_FIELD, path, remedy=remedy)
@@ -67,7 +67,7 @@ def read_lines(path: Path, *, remedy: str) -> Iterator[tuple[str, Any]]:
         (source, values) of each line; the source names it in errors.
 
     Raises:
-        UserError: A line is no valid JSON or has changed since it was written.
+        UserError: The file is a pipe; or a line is no valid JSON or has changed since it was written.
         OSError: The file cannot be read.
     """
     for number, line in enumerate(_content(path).splitlines(), start=1):
@@ -131,5 +131,6 @@ def _checksum(values: Mapping[str, Any], field: str) -> str:
 
 
 def _content(path: Path) -> bytes:
+    files.refuse_pipe(path)
     with files.name_in_errors(path):
         return path.read_bytes()

@@ -130,9 +130,11 @@ def check_file(path: Path) -> None:
         if url := URL.fullmatch(str(path)):
             raise UserError(f"{url[1]}://{url[2]} is a URL; download it and give the file's name")
         raise UserError(f"{path} does not exist")
-    if not path.is_file() or _DESCRIPTOR.fullmatch(str(path.absolute())):
-        pipe = "a pipe or a device; a text is read twice, so it must be a file"
-        raise UserError(f"{path} is {'a folder, not a text file' if path.is_dir() else pipe}")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, not a text file")
+    if _DESCRIPTOR.fullmatch(str(path.absolute())):
+        raise UserError(f"{path} {files.NO_FILE}")
+    files.refuse_pipe(path)
 
 
 def display_name(path: Path) -> str:

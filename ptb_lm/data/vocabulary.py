@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.files import name_in_errors
+from ptb_lm.common.files import name_in_errors, refuse_pipe
 
 EOS = "<eos>"
 UNK = "<unk>"
@@ -53,6 +53,7 @@ class Vocabulary:
         Raises:
             UserError: The file is missing or is not a vocabulary.
         """
+        refuse_pipe(path)
         try:
             return cls(read_words(path))
         except ValueError:

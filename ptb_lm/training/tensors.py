@@ -11,7 +11,7 @@ import safetensors
 import safetensors.numpy
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.files import atomic_write
+from ptb_lm.common.files import atomic_write, refuse_pipe
 from ptb_lm.model.backend import Arrays
 from ptb_lm.training.metrics import JsonObject, Progress
 
@@ -46,6 +46,7 @@ def load(
     Raises:
         UserError: The file is missing, truncated, changed, or was not written by `save`.
     """
+    refuse_pipe(path)
     try:
         _check_room(2 * path.stat().st_size)
         with safetensors.safe_open(path, framework="numpy") as file:

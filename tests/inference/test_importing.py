@@ -348,6 +348,11 @@ def test_another_model_is_refused(name: str, tmp_path: Path, capsys: pytest.Capt
     assert not (tmp_path / "run").exists()
 
 
+def test_a_device_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.pt").symlink_to("/dev/null")
+    assert "is a pipe or a device" in runs.refusal(capsys, import_run, *given(tmp_path / "x.pt"))
+
+
 def test_what_would_remove_the_weights_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = runs.write_run(tmp_path / "run", WORDS)
     before = runs.files(run)

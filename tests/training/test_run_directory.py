@@ -3,8 +3,11 @@
 import dataclasses
 import hashlib
 import json
+import os
 import re
 import shutil
+import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -365,6 +368,32 @@ def test_the_result_comes_back_once_the_run_has_ended_until_it_goes_on(directory
     weights = directory.read_weights(RUN, VOCABULARY)
     directory.write_weights(weights, RUN, VOCABULARY, best={"epoch": 2, "valid_perplexity": 1.0})
     assert directory.read_result() is None
+
+
+@pytest.mark.parametrize("kind", ["socket", "device"])
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("config.json", RunDirectory.read_config),
+        ("metrics.jsonl", RunDirectory.read_metrics),
+        ("result.json", RunDirectory.read_result),
+        ("vocabulary.txt", RunDirectory.read_vocabulary),
+        ("weights.safetensors", lambda directory: directory.read_weights(RUN, VOCABULARY)),
+        ("state/training.safetensors", RunDirectory.read_state),
+    ],
+)
+def test_what_is_no_file_is_not_read(
+    name: str, read: Callable[[RunDirectory], object], kind: str, directory: RunDirectory
+) -> None:
+    """A socket or a device here; a pipe, too, but without the check a test of it would not end."""
+    path = directory.path / name
+    path.unlink(missing_ok=True)
+    if kind == "socket":
+        os.mknod(path, stat.S_IFSOCK)
+    else:
+        path.symlink_to("/dev/null")
+    with pytest.raises(UserError, match=rf"^{path} is a pipe or a device"):
+        read(directory)
 
 
 @pytest.mark.parametrize("fate", ["removed", "moved", "moved and replaced", "replaced by a file"])

@@ -20,7 +20,7 @@ import safetensors.torch  # safetensors.numpy lacks bfloat16
 import torch
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.files import absolute
+from ptb_lm.common.files import absolute, refuse_pipe
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary, read_words
 from ptb_lm.inference.importing import recognition
 from ptb_lm.model import cells
@@ -161,6 +161,7 @@ def read_tensors(path: Path) -> Arrays:
         UserError: It is no such file, is truncated, holds several models, or a number that is not finite.
         OSError: It cannot be opened.
     """
+    refuse_pipe(path)
     path.open("rb").close()  # libraries say less clearly that it cannot be
     try:
         found = READERS.get(path.suffix.lower(), _read_torch)(path)
