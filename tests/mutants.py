@@ -18,7 +18,8 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks
 from ptb_lm.torch_backend.cells import Layer, LayerState
-from ptb_lm.torch_backend.optimizers import Clipping
+from ptb_lm.torch_backend.loss import sum_by_word
+from ptb_lm.torch_backend.optimizers import Clipping, WindowGradients
 
 Weights: TypeAlias = Mapping[str, np.ndarray]
 Model: TypeAlias = Any  # a Backend or a Classifier
@@ -417,6 +418,33 @@ def clipped(change: Callable[[Clipping, Tensor], Clipping]) -> Mutant:
         return model
 
     return build
+
+
+def embedding_left_out(*, of_told: bool) -> Mutant:
+    """Return what builds a language model that clips by a norm without the embedding's gradient.
+
+    Args:
+        of_told: True for one that tells this norm, too.
+    """
+
+    def build(config: Any, weights: Weights) -> Model:
+        model = right(config, weights)
+        training, make, update = model.training, model.training.make_clipping, model.training.update
+
+        def update_by_the_rest(window: WindowGradients, *, steps: int) -> Tensor:
+            words = sum_by_word(window.d_embedded, window.ids).norm()
+            training.make_clipping = lambda norm, *, steps: make(_without(norm, words), steps=steps)
+            norm = update(window, steps=steps)
+            return _without(norm, words) if of_told else norm
+
+        training.update = update_by_the_rest
+        return model
+
+    return build
+
+
+def _without(norm: Tensor, part: Tensor) -> Tensor:
+    return (norm**2 - part**2).sqrt()
 
 
 def top_layer_skipped(config: Any, weights: Weights) -> Model:

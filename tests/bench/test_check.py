@@ -597,7 +597,7 @@ def test_dropout_leaves_gates_and_logits_as_large_as_they_are_without(tied: bool
     ones = rng.normal(size=(400, 400))  # what the cell puts out, or takes
     logits = weights["embedding"].T if tied else weights["softmax.kernel"]
     sums = {
-        "words": masked(masked(ones, 0.5), 0.4) @ weights["lstm.0.kernel"],
+        "words": masked(masked(ones if tied else weights["embedding"], 0.5), 0.4) @ weights["lstm.0.kernel"],
         "units": masked(ones, 0.7) @ weights["lstm.1.kernel"],
         "recurrent": ones @ masked(weights["lstm.0.recurrent_kernel"], 0.6),
         "logits": masked(ones, 0.3) @ logits / problem.LOGITS,

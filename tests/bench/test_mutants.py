@@ -164,6 +164,17 @@ FEWER_WORDS = dataclasses.replace(SMALL.task, vocabulary_size=2000)
 
 
 @pytest.mark.slow  # the reference computes in a process of its own
+@pytest.mark.parametrize("task", [pytest.param(of.task, id=of.name) for of in SUITES["cells"].workloads])
+def test_an_embedding_that_is_left_out_of_the_norm_is_missed(task: LanguageTask) -> None:
+    """At this size: the more words there are, the wider is the bound on the norm (NAIVE_SUM)."""
+    task = task.with_batch_size(4)
+    checked(task, functools.partial(mutants.right, model="basic"))
+    for of_told, off in ((False, "gradient of"), (True, "norm of the gradient")):
+        with pytest.raises(check.WrongError, match=off):
+            checked(task, mutants.embedding_left_out(of_told=of_told))
+
+
+@pytest.mark.slow  # the reference computes in a process of its own
 @pytest.mark.parametrize("model", ["basic", "block_fused", "cudnn"])
 def test_what_is_right_passes_in_bfloat16(model: str) -> None:
     build = functools.partial(mutants.right, model=model, precision="bf16")
