@@ -198,12 +198,22 @@ def test_the_plain_loop_of_keras_passes(precision: str) -> None:
     assert "mean of 4" in found.what["dropout"]
 
 
+class Widening(mutants.Wrapped):
+    """It exports its float32 weights as float64: copies of them, or lists."""
+
+    def outwards(self, weights: mutants.Weights) -> Weights:
+        return {
+            name: w.astype(np.float64) if name == "embedding" else w.tolist() for name, w in weights.items()
+        }
+
+
 def test_words_that_occur_hundreds_of_times_in_a_window_are_rounded_as_often() -> None:
     """Each occurrence is an addition to the word's row, whose rounding is no error of the gradient."""
     config = Config(num_layers=3, hidden_size=12, embedding_size=8, num_steps=50, batch_size=128)
     task = LanguageTask(config=config, vocabulary_size=20)
-    for name in ("torch/cudnn", "plain-torch/cudnn"):
-        found = checked(task, builder(name), seed=2)
+    own, plain = builder("torch/cudnn"), builder("plain-torch/cudnn")
+    for build in (own, plain, lambda *given: Widening(own(*given), given[1])):
+        found = checked(task, build, seed=2)
         assert found.errors["gradient_error"] < BOUNDS["fp32"].gradient / 10
     with pytest.raises(check.WrongError, match="is off by"):
         checked(task, wrong_variant.build, seed=2)

@@ -236,4 +236,7 @@ def _rounding(before: NDArray[Any], after: NDArray[Any], times: Any) -> float:
         times: Number of additions to each; their errors add up as the root of the number.
     """
     rounds = np.where(before != after, after * np.sqrt(times), 0)
-    return float(np.finfo(after.dtype).eps / 2 * np.linalg.norm(rounds))
+    eps = np.finfo(after.dtype).eps
+    if np.array_equal(after, after.astype(np.float32)):  # float32's, though a program export them as float64
+        eps = max(eps, np.finfo(np.float32).eps)
+    return float(eps / 2 * np.linalg.norm(rounds))
