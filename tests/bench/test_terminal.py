@@ -105,6 +105,16 @@ def test_a_narrow_terminal_still_gets_bars(width: int, tmp_path: Path) -> None:
     assert len(bars(chart(tmp_path, rounds(SPEEDS), width=width))) == 3
 
 
+def test_a_narrow_terminal_gets_the_same_figures_one_below_the_other(tmp_path: Path) -> None:
+    rows = list(rounds(SPEEDS, noise=0.05))
+    wide, narrow = (chart(tmp_path / str(width), rows, width=width) for width in (80, 40))
+    assert max(map(len, narrow)) <= 40
+    figure = r"\d\S*(?: \(\d\.\d+–\d\.\d+\)~?)?|–"
+    wanted = [found for line in figures(wide) for found in re.findall(figure, line)]
+    titles = r"  (?:words/s|× (?:baseline|fastest|next)) +(.*)"
+    assert [found[1] for line in narrow if (found := re.fullmatch(titles, line))] == wanted
+
+
 def test_a_pass_without_figures_says_so(tmp_path: Path) -> None:
     lines = chart(tmp_path, [unmeasured("failed", "bad luck"), unmeasured("failed", "bad luck", variant="b")])
     assert "small, train: nothing was measured to its end." in lines

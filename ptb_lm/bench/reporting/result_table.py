@@ -198,7 +198,10 @@ def to_lines(groups: Sequence[ResultGroup], width: int) -> list[str]:
 
 
 def _list_ratios(group: ResultGroup, width: int) -> Iterator[str]:
-    """Yield two lines a variant: its name, and its median speed with the ratios to others."""
+    """Yield the name of each variant, and a line of its median speed and the ratios to others.
+
+    Where the terminal is too narrow for that line, each figure has one of its own.
+    """
     members, fastest = group.measured_results, group.fastest
     names = f"the baseline is {group.label(group.baseline)}"
     names += f", the fastest is {fastest.label}" if fastest else ""
@@ -212,10 +215,19 @@ def _list_ratios(group: ResultGroup, width: int) -> Iterator[str]:
         rows.append((significant(result.rate.median, 4), *shown))
         units |= {ratio.unit for ratio in ratios if ratio and ratio.error is not None}
     sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for label, cells in zip(["", *(result.label for result in members)], rows, strict=True):
-        if label:
-            yield label
-        yield "".join(f"  {cell:>{size}}" for cell, size in zip(cells, sizes, strict=True)).rstrip()
+    titles, *lines = (
+        "".join(f"  {cell:>{size}}" for cell, size in zip(cells, sizes, strict=True)).rstrip()
+        for cells in rows
+    )
+    is_wide = max(map(len, [titles, *lines])) <= width
+    if is_wide:
+        yield titles
+    for result, line, cells in zip(members, lines, rows[1:], strict=True):
+        yield result.label
+        if is_wide:
+            yield line
+        else:
+            yield from (f"  {title:<12}{cell}".rstrip() for title, cell in zip(rows[0], cells, strict=True))
     if "round" in units:
         yield from wrap(ROUNDS_ALONE, width)
 
