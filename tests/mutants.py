@@ -18,8 +18,9 @@ from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.dropout_places import Masks
 from ptb_lm.torch_backend.cells import Layer, LayerState
+from ptb_lm.torch_backend.exchange import WindowGradients
 from ptb_lm.torch_backend.loss import sum_by_word
-from ptb_lm.torch_backend.optimizers import Clipping, WindowGradients
+from ptb_lm.torch_backend.optimizers import Clipping
 
 Weights: TypeAlias = Mapping[str, np.ndarray]
 Model: TypeAlias = Any  # a Backend or a Classifier
