@@ -1,6 +1,7 @@
 """The command that trains: what it refuses, and what a failure leaves behind."""
 
 import dataclasses
+import errno
 import importlib
 import itertools
 import json
@@ -921,6 +922,20 @@ def test_a_full_disk_costs_no_run_that_is_to_be_replaced(room: int, run: Path, d
     assert len(before["vocabulary.txt"]) < 1000 < len(before["config.json"])
     with runs.disk_with_room_for(room):
         assert train.main(runs.arguments(data, run, "--overwrite")) == 1
+    assert runs.files(run) == before
+
+
+def test_a_disk_that_is_full_as_it_is_flushed_costs_no_run(
+    run: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a network a file may be written, and only then turn out to have no room."""
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = runs.files(run)
+    monkeypatch.setattr(os, "fsync", refuse)
+    assert train.main(runs.arguments(data, run, "--overwrite")) == 1
     assert runs.files(run) == before
 
 

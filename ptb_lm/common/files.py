@@ -76,8 +76,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.touch(exist_ok=False)
         try:
             yield temporary
-            with temporary.open("rb+") as file:
-                os.fsync(file.fileno())
+            flush(temporary)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -86,6 +85,12 @@ def atomic_path(path: Path) -> Iterator[Path]:
         if named and str(temporary) not in named:
             raise
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+def flush(path: Path) -> None:
+    """Return when the data of a file are on the disk: only then is it sure that there is room for them."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:

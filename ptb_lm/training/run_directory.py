@@ -94,7 +94,9 @@ class RunDirectory:
                 (self.vocabulary_path, vocabulary.to_text()),
                 (self.config_path, json_files.to_text(run.to_json())),
             ):
-                renames.enter_context(files.atomic_path(path)).write_bytes(content.encode())
+                temporary = renames.enter_context(files.atomic_path(path))
+                temporary.write_bytes(content.encode())
+                files.flush(temporary)  # while the older run is still there
             for stale in (*self._training_files, *self.event_files()):
                 stale.unlink(missing_ok=True)
 
