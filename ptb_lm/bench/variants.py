@@ -110,7 +110,7 @@ def description(variant: str, command: str) -> str:
     for registry in (LANGUAGE_MODELS, CLASSIFIERS):
         if framework in registry and (known := registry[framework].models.get(model)):
             return _describe(known)
-    added = re.search(rf"(?<![^\s']){re.escape(framework)}=([^\s']+)", command)
+    added = re.search(rf"(?<![^\s'=]){re.escape(framework)}=([^\s']+)", command)
     return _describe(added[1]) if added else ""
 
 

@@ -172,6 +172,15 @@ def built_by(added: str, config: Config, weights: dict, monkeypatch: pytest.Monk
     return variant.builder(variants.ADDED, device="cpu", precision="fp64", seed=5)(config, weights)
 
 
+@pytest.mark.parametrize(
+    "typed", ["--add mine=a:b", "--add other=c:d mine=a:b", "--add=mine=a:b", "'--add=mine=a:b'"]
+)
+def test_what_was_added_is_described_however_it_was_typed(typed: str) -> None:
+    assert (
+        variants.description("mine/custom", f"python -m ptb_lm.bench run quick {typed} --rounds 4") == "a:b"
+    )
+
+
 def test_an_added_function_is_called_with_keywords(
     tiny_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
