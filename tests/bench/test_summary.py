@@ -214,6 +214,10 @@ def test_a_later_plan_of_fewer_rounds_is_the_one_that_counts(
     assert group.unfinished is (found if unfinished else None)
     assert found.notes == ((f"only 12 of {unfinished} rounds",) if unfinished else ())
     assert (group.result("torch/block").rounds, group.result("torch/block").notes) == (newest, ())
+    # A later run that measures nothing plans none of the rounds that others have.
+    failed = unmeasured("failed", "killed", variant="torch/other", session="last", planned_rounds=1)
+    again = group_of(tmp_path / "again", [*kept, failed])
+    assert again.result("torch/cudnn").notes == found.notes
 
 
 @pytest.mark.parametrize(

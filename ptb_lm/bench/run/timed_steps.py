@@ -110,12 +110,12 @@ class TimedSteps(ABC):
         """Do some steps; return their losses, which the device has computed by then.
 
         Raises:
-            WrongError: The model tells the losses of fewer or more steps: nobody knows that it has done all.
+            WrongError: The model tells another number of losses: nobody knows that it has done all steps.
         """
         losses = self.do(pass_name, steps)
         if len(losses) != steps:
             raise WrongError(
-                f"its read returns {len(losses)} losses of {steps} steps: some may still be running"
+                f"its read returns {len(losses)} and not {steps} losses: some steps may still be running"
             )
         return losses
 
