@@ -796,6 +796,17 @@ def test_biases_are_of_order_one_and_matrices_by_their_width() -> None:
     assert found == pytest.approx([1, 1 / math.sqrt(900), 1 / math.sqrt(5)], rel=0.1)
 
 
+def test_what_multiplies_the_input_may_have_any_name() -> None:
+    shapes = {
+        "embedding": (11, 7),
+        "lstm.0.from_input": (7, 28),
+        "lstm.0.recurrent_kernel": (7, 28),
+        "softmax.kernel": (7, 11),
+    }
+    drawn = problem.weights(shapes, steps=3, seed=1)
+    assert {name: array.shape for name, array in drawn.items()} == shapes
+
+
 def lengths(
     answered: expected.Answer, found: Mapping[str, np.ndarray], rounding: Mapping[str, float] | None = None
 ) -> dict[str, float]:

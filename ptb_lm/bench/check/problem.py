@@ -114,8 +114,9 @@ def weights(
             _remember(array, cell.memory_gates, steps=steps, rng=rng)
         drawn[name] = array.astype(np.float32).astype(np.float64)
     if "embedding" in drawn and "softmax.kernel" in drawn:
-        (bottom,) = (array for name, array in drawn.items() if name.endswith(".0.kernel"))
-        _lengthen_gradient(drawn["embedding"], bottom)
+        for name, array in drawn.items():
+            if name.endswith(".0.kernel"):  # what multiplies x has another name in some cells
+                _lengthen_gradient(drawn["embedding"], array)
     return drawn
 
 
