@@ -42,13 +42,14 @@ def _on_first(
     @functools.wraps(method)
     def shared(self: "RunDirectory", /, *args: P.args, **kwargs: P.kwargs) -> T:
         def work() -> T:
-            if self._is_in_place is not None and not self._is_in_place():
-                raise UserError(
-                    f"the run directory {self.path} was removed, moved or replaced while it was in use, so "
-                    "nothing more is saved there; if it was moved, --resume continues it in its new place"
-                )
             # Without ranks: a method that calls another one must not wait for processes that are not in it.
-            return method(RunDirectory(self.path), *args, **kwargs)
+            alone = RunDirectory(self.path)
+            self._check_place()
+            try:
+                return method(alone, *args, **kwargs)
+            except (OSError, UserError):
+                self._check_place()  # a folder that is lost in the middle is the cause, not a missing file
+                raise
 
         return self.ranks.run_on_first(work)
 
@@ -117,6 +118,14 @@ class RunDirectory:
                 yield
             finally:
                 self._is_in_place = None
+
+    def _check_place(self) -> None:
+        """Check that the folder is the one that was locked, if it was."""
+        if self._is_in_place is not None and not self._is_in_place():
+            raise UserError(
+                f"the run directory {self.path} was removed, moved or replaced while it was in use, so "
+                "nothing more is saved there; if it was moved, --resume continues it in its new place"
+            )
 
     def is_expendable(self) -> bool:
         """Return whether a run failed here before it wrote a state, so that nothing would be lost.

@@ -430,6 +430,20 @@ def test_a_process_uses_no_other_folder_than_the_one_it_locked(fate: str, direct
         assert runs.files(directory.path.parent) == before
 
 
+def test_a_folder_that_is_lost_in_the_middle_of_a_save_is_named(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = Path.replace
+
+    def move_and_replace(path: Path, target: Path) -> Path:
+        directory.path.rename(directory.path.with_name("elsewhere"))
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", move_and_replace)
+    with directory.lock(), pytest.raises(UserError, match=f"^the run directory {directory.path} was "):
+        directory.write_result(runs.RESULT)
+
+
 def test_a_locked_folder_may_get_another_name_beside_its_own(directory: RunDirectory) -> None:
     with directory.lock():
         elsewhere = directory.path.rename(directory.path.with_name("elsewhere"))
