@@ -442,9 +442,12 @@ def test_the_result_is_written_under_the_lock(
 
 @pytest.mark.parametrize(("there", "overwrite"), [*((there, []) for there in range(6)), (5, ["--overwrite"])])
 def test_the_files_of_a_killed_first_save_are_ignored(
-    there: int, overwrite: list[str], data: Path, tmp_path: Path
+    there: int, overwrite: list[str], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The files in the order in which they come to be, the last of them half written."""
+    """The files in the order in which they come to be, the last of them half written.
+
+    --resume, which has nothing to go on from, names the flag that takes the folder again.
+    """
     directory = RunDirectory(tmp_path / "run")
     run = run_flags.new_config({"hidden_size": 6})
     steps = [
@@ -457,6 +460,8 @@ def test_the_files_of_a_killed_first_save_are_ignored(
     ]
     for step in steps[: there + 1]:
         step()
+    if directory.config_path.exists():
+        assert f"--run-dir {directory.path}" in runs.refusal(capsys, train, "--resume", directory.path)
     runs.train_run(data, directory.path, *overwrite)
     assert not list(directory.path.rglob("*.tmp"))
 

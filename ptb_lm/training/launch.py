@@ -9,6 +9,7 @@ from typing import Any
 
 from ptb_lm.common import cli, host, streams
 from ptb_lm.common.errors import LostRankError, OutOfMemoryError, UserError
+from ptb_lm.common.flags import path_word
 from ptb_lm.common.program import version
 from ptb_lm.common.signals import StopRequest, TrainingInterrupted
 from ptb_lm.data.corpus import Corpus
@@ -96,6 +97,10 @@ def parse_request(flag_values: dict[str, Any], command: str, ranks: Ranks) -> Tr
     if resume is not None:
         directory = RunDirectory(resume, ranks)
         config_on_disk = directory.read_config()
+        if ranks.run_on_first(directory.is_expendable):
+            raise UserError(
+                f"the run in {resume} had saved nothing; start it again with --run-dir {path_word(resume)}"
+            )
         return TrainRequest(
             command=command,
             flag_values=flag_values,
