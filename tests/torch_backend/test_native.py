@@ -497,7 +497,7 @@ class TestWithoutKernels:
         [
             ("", "compiler"),
             ("/nonexistent", "/nonexistent"),
-            ("/bin/true", "compiled"),
+            ("/bin/true", "/bin/true"),
             ("/bin/false", "/bin/false ended with status 1 torch\n"),
             ("#!/bin/sh\necho 'kernels.cpp:1: error: no such thing' >&2\nexit 1\n", "no such thing torch\n"),
             ("#!/bin/sh\nprintf '\\351: error: no such thing\\n' >&2\nexit 1\n", "no such thing torch\n"),

@@ -153,6 +153,8 @@ def _compile(compiler: Sequence[str], libraries: Sequence[str], path: Path) -> N
             ]
             reason = lines[0] if lines else f"{shlex.join(compiler)} ended with status {done.returncode}"
             raise MissingError(f"the C++ compiler failed: {reason}")
+        if not output.exists():
+            raise MissingError(f"the C++ compiler failed: {shlex.join(compiler)} wrote no file")
         files.atomic_write(path, _seal(output.read_bytes()))
 
 
