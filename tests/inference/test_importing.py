@@ -180,6 +180,7 @@ SOURCES: dict[str, Callable[[Path], LogP]] = {
     "no_number.h5": lambda path: save_keras(path, "LSTM", units=5, names=("lstm", "lstm_1")),
     "no_number.npz": lambda path: save_keras(path, "GRU", units=5, names=("gru", "gru_1")),
     "other_numbers.h5": lambda path: save_keras(path, "LSTM", units=5, names=("rnn_1", "rnn_0")),
+    "own_names.h5": lambda path: save_keras(path, "LSTM", units=5, names=("z_first", "a_second")),
     # A square kernel has no bias beside it that tells its axes.
     "square.weights.h5": lambda path: save_keras(path, "LSTM", units=V, softmax={"use_bias": False}),
     "gru.npz": lambda path: save_keras(path, "GRU"),

@@ -236,7 +236,12 @@ def _read_hdf5(file: Path | BinaryIO, config: bytes = b"null") -> Arrays:
         # where they are numbered in order.
         listed = archive.get("model_weights", archive).attrs.get("layer_names", ())
         layers = [name.decode() if isinstance(name, bytes) else name for name in listed]
-        order = {name: f"{number}/{name}" for number, name in enumerate(layers)}
+        # Recurrent layers may have any names, of which the number remains.
+        recurrent = {part for name in names if "recurrent_kernel" in name for part in name.split("/")}
+        order = {
+            name: str(number) if name in recurrent else f"{number}/{name}"
+            for number, name in enumerate(layers)
+        }
         return {
             "/".join(order.get(part, part) for part in name.split("/")): archive[name][()]
             for name in names
