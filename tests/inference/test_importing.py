@@ -23,6 +23,7 @@ import ptb_lm
 from ptb_lm import compare, evaluate, export, import_run, train
 from ptb_lm.common.errors import UserError
 from ptb_lm.inference.importing import read_tensors, recognition
+from ptb_lm.model.cells.lstm import LSTM
 from ptb_lm.model.cells.mogrifier_lstm import MogrifierLSTM
 from ptb_lm.training import tensors
 from ptb_lm.training.run_directory import RunDirectory
@@ -330,7 +331,18 @@ WRONG: dict[str, tuple[Callable[[State], Any], str, Sequence[str]]] = {
     "damaged.h5": (lambda state: b"\x89HDF\r\n\x1a\n" + bytes(90), "damaged", WORDS),
     "damaged.safetensors": (lambda state: safetensors.torch.save(state)[:-4], "damaged", WORDS),
     "damaged.keras": (lambda state: b"PK\x03\x04", "damaged", WORDS),
-    "too few words": (dict, r"10 words.* \(11, 5\)", WORDS[1:]),
+    "too few words": (dict, "11 words .* 10:", WORDS[1:]),
+    "too many words": (dict, "11 words .* 12:", [*WORDS, "more"]),
+    "too few words for a run": (
+        lambda state: {
+            "embedding": torch.ones(V, 5),
+            **{f"lstm.0.{name}": torch.ones(shape) for name, shape in LSTM().shapes(5, 6).items()},
+            "softmax.kernel": torch.ones(6, V),
+            "softmax.bias": torch.ones(V),
+        },
+        "11 words .* 10:",
+        WORDS[1:],
+    ),
     "no end of a line": (dict, "<eos>", ["x", *WORDS[:-1]]),
     "counts of words": (dict, "<unk> 7", [f"{word} 7" for word in WORDS]),
     "an empty line": (dict, "line 3: it is empty", [*WORDS[:2], " ", *WORDS[2:]]),

@@ -66,6 +66,7 @@ def recognize(tensors: Arrays, vocabulary_size: int) -> tuple[dict[str, Any], Ar
         and all(array.ndim for array in tensors.values())
     )
     kind, weights = ("ptb_lm", tensors) if is_canonical else _translate(tensors, vocabulary_size)
+    _check_words({name: weights[name] for name in weights if not parameters.owner(name)}, vocabulary_size)
     cell, is_tied = parameters.cell_of(weights), "softmax.kernel" not in weights
     units = [
         len(weights[name])
@@ -120,12 +121,27 @@ def _translate(tensors: Arrays, vocabulary_size: int) -> tuple[str, Arrays]:
     )
     program = TORCH if NAMES[TORCH][1] in modules[layers[0]] else KERAS
     outer = {(m, leaf): array for m in modules if m not in layers for leaf, array in modules[m].items()}
+    _check_words({"".join(name): array for name, array in outer.items()}, vocabulary_size)
     weights, tables = _embedding_and_softmax(outer, vocabulary_size, program)
     for number, module in enumerate(layers):
         cell, layer = _canonical_layer(module, modules[module], program)
         weights |= {f"{cell}.{number}.{name}": array for name, array in layer.items()}
     kind = "AWD-LSTM" if any(match["raw"] for match in names.values()) else program
     return f"{kind} ({tables})", weights
+
+
+def _check_words(outside: Arrays, vocabulary_size: int) -> None:
+    """Check that the weights have as many words as the vocabulary, if it is clear how many they have.
+
+    It is the one size that all tensors outside of the layers share.
+    """
+    sizes = {size for array in outside.values() for size in array.shape}
+    shared = [size for size in sizes if all(size in array.shape for array in outside.values())]
+    if len(shared) == 1 and vocabulary_size not in sizes:
+        raise UserError(
+            f"the weights have {shared[0]:,} words and the vocabulary {vocabulary_size:,}: "
+            f"{_describe_shapes(outside)}"
+        )
 
 
 def _canonical_layer(module: str, leaves: Arrays, program: str) -> tuple[str, Arrays]:
