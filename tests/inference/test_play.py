@@ -231,6 +231,17 @@ def test_nothing_is_kept_between_requests(port: int) -> None:
     assert [ask(port, path)[:2] for path in ("/", "/read", "/continue")] == [(200, empty)] * 3
 
 
+def test_requests_that_come_at_once_are_all_answered(model: Any) -> None:
+    """The system makes the connections of those that the server has not taken yet."""
+    with Server(0) as server, contextlib.ExitStack() as opened:
+        address = ("127.0.0.1", server.port)
+        early = [opened.enter_context(socket.create_connection(address, timeout=30)) for _ in range(60)]
+        with serve(server, model):
+            for connection in early:
+                connection.sendall(f"GET / HTTP/1.0\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode())
+            assert {connection.recv(12) for connection in early} == {b"HTTP/1.0 200"}
+
+
 def test_typed_text_stays_text(port: int) -> None:
     for path, fields in (
         ("/read", {"text": EVIL}),

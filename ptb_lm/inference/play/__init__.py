@@ -49,6 +49,7 @@ class Server(ThreadingHTTPServer):
     """
 
     daemon_threads = True  # a request that is not answered yet does not hold up the end
+    request_queue_size = 128  # connections that wait for a thread; more at once are reset
     model: LanguageModel
     description: str
     first_response: PageContent
