@@ -30,6 +30,21 @@ def test_the_new_content_replaces_the_old(content: str | bytes, written: bytes, 
     assert files(tmp_path) == {"a": written}
 
 
+def test_the_new_content_is_on_the_disk_before_it_replaces_the_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, flushed, flush = tmp_path / "a", list[tuple[int, bytes]](), os.fsync
+    path.write_bytes(b"old")
+
+    def noted(descriptor: int) -> None:
+        flush(descriptor)
+        flushed.append((os.fstat(descriptor).st_size, path.read_bytes()))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    atomic_write(path, bytes(1001))
+    assert flushed == [(1001, b"old")]
+
+
 class StopHereError(Exception):
     pass
 

@@ -73,7 +73,8 @@ def test_a_prepared_folder_is_read_as_ever(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("min_count", "vocab_size"), [(1, None), (2, None), (5, None), (None, 10), (None, 3), (None, 9)]
+    ("min_count", "vocab_size"),
+    [(1, None), (2, None), (5, None), (None, 10), (None, 3), (None, 9), (None, 55)],  # 49 are seen twice
 )
 def test_a_limit_does_what_replacing_rare_words_beforehand_does(
     min_count: int | None, vocab_size: int | None, tmp_path: Path
@@ -435,4 +436,8 @@ def test_a_digest_is_of_words_and_order(tmp_path: Path) -> None:
     path = write(tmp_path / "raw.txt", greek(50))
     first = corpus.load(path, Preparation()).sha256
     write(path, greek(50, seed=1))
-    assert corpus.load(path, Preparation()).sha256 != first
+    second = corpus.load(path, Preparation())
+    assert second.sha256 != first
+    whole, ends = np.concatenate([*second.splits.values()]), np.cumsum([*map(len, second.splits.values())])
+    parts = dict(zip(second.splits, np.split(whole, [ends[0] - 10, ends[1]]), strict=True))
+    assert dataclasses.replace(second, splits=parts).sha256 != second.sha256, "a line is in another split"

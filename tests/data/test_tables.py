@@ -376,8 +376,12 @@ def test_plain_text_has_no_columns(tmp_path: Path) -> None:
 
 
 def test_text_that_begins_as_json_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_file, "CHUNK_BYTES", 1 << 10)
     path = tmp_path / "a.txt"
+    written = '{"a": 1}\n' * 99 + "{ a }\n" * 200
+    path.write_text(written)
+    for size in (1, 7, 1 << 10):
+        monkeypatch.setattr(text_file, "CHUNK_BYTES", size)
+        assert "".join(chunk for _, chunk in text_file.chunks(TextSlice(path))) == written
     path.write_text("{ a }\n" * 200_000)
     tracemalloc.start()
     try:

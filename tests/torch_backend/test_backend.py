@@ -25,7 +25,7 @@ from ptb_lm.model.dropout_places import MaskSpec
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.parameters import DEFAULT_CELL
 from ptb_lm.model.presets import PRESETS, SMALL
-from ptb_lm.model.ranks import SINGLE_PROCESS
+from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.backend import to_time_major
 from ptb_lm.torch_backend.dropout import (
@@ -193,6 +193,30 @@ def test_a_random_stream_of_the_other_kind_of_device_is_known(state: Tensor, mov
 def test_a_random_stream_that_is_none_is_refused(shape: tuple[int, int]) -> None:
     with pytest.raises(UserError, match=r"^the random stream .* not saved by torch"):
         restore_generator(torch.Generator(), np.zeros(shape, np.uint8), SINGLE_PROCESS)
+
+
+class Rank(Ranks):
+    """One of several processes."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__()
+        self.rank, self.size = rank, size
+
+
+def test_a_stream_goes_on_where_it_was_saved_and_in_other_processes_begins_anew() -> None:
+    saved = [torch.Generator().manual_seed(seed).get_state().numpy() for seed in (3, 4)]
+
+    def restore(streams: np.ndarray, size: int) -> list[bytes]:
+        generators = [torch.Generator() for _ in range(size)]
+        for rank, generator in enumerate(generators):
+            restore_generator(generator, streams, Rank(rank, size))
+        return [generator.get_state().numpy().tobytes() for generator in generators]
+
+    one, two = saved[0], np.stack(saved)
+    assert restore(one, 1) == [one.tobytes()]
+    assert restore(two, 2) == [each.tobytes() for each in saved]
+    anew = [*restore(one, 2), *restore(two, 1), *restore(two, 3)]
+    assert len({*anew, *(each.tobytes() for each in saved)}) == 8
 
 
 @pytest.mark.gpu
