@@ -241,6 +241,22 @@ def test_the_zero_state_is_one_pair_for_each_layer_and_direction(bidirectional: 
     assert not any(part.any() for pair in state for part in pair)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize(
+    ("cell", "model"), [(cell, each) for cell in CELLS for each in CELLS[cell].layers["torch"]]
+)
+def test_a_window_leaves_a_state_of_the_precision_of_the_first(
+    cell: str, model: str, dtype: torch.dtype
+) -> None:
+    """A saved state is read in that of a zero state: else a resumed run would round it."""
+    stack = build(model, False, dtype=dtype, cell=cells.get(cell))
+    before = stack.zero_state(BATCH)
+    _, after = stack(torch.ones(STEPS, BATCH, INPUTS, dtype=dtype), before, dropout=no_dropout)
+    assert [[each.dtype for each in parts] for parts in after] == [
+        [each.dtype for each in parts] for parts in before
+    ]
+
+
 def test_no_padded_step_is_computed() -> None:
     """The layer is given the valid steps alone, and never a batch wider than the samples that go on."""
     given: list[tuple[int, ...]] = []
