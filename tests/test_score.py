@@ -1,6 +1,7 @@
 """The command score: tables, JSON, n-best lists, from files and standard input."""
 
 import io
+import itertools
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from support import ROOT
 
 import ptb_lm
 from ptb_lm import score
+from ptb_lm.inference import n_best, reader
 from ptb_lm.inference.language_model import LanguageModel
 
 WORDS = ("a", "<eos>", "b", "<unk>", "c", "d")
@@ -253,6 +255,14 @@ def test_n_best_lists_are_rescored(
             assert told["total"] == pytest.approx(expected, abs=1e-12)
     found = run_score(capsys, run, path, "--n-best", "--format", "jsonl", *flags)
     assert found == [as_json["nats"][index] for index in best]
+
+
+def test_only_some_lines_of_n_best_lists_are_read_ahead(model: LanguageModel) -> None:
+    numbers = iter(range(20_000))
+    lines = (f"list {number // 3} ||| a b ||| -{number}" for number in numbers)
+    for number, each in enumerate(itertools.islice(n_best.rescore(model, lines, unit="nats"), 3000)):
+        assert (each.id, each.score) == (f"list {number // 3}", -number)
+    assert next(numbers) < 3000 + reader.CHUNK_SENTENCES
 
 
 def test_unknown_words_of_an_n_best_list_are_told(
