@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import runs
+from rank_program import stopped_at_question
 
 from ptb_lm import train
 from ptb_lm.common.errors import UserError
@@ -284,10 +285,18 @@ def test_an_unknown_word_without_unk_is_refused(
     assert f"{path}, line 3: the word 'zebra'" in refused(data=own_data)
 
 
-def test_a_train_split_of_one_window_trains_in_an_empty_folder(own_data: Path, tmp_path: Path) -> None:
+def test_a_train_split_of_one_window_trains_in_an_empty_folder_and_goes_on(
+    own_data: Path, tmp_path: Path
+) -> None:
     (own_data / "train.txt").write_text("w1 w2 <unk>\n" * 6)
     (tmp_path / "empty").mkdir()
-    assert (runs.train_run(own_data, tmp_path / "empty") / "result.json").exists()
+    expected = runs.train_run(own_data, tmp_path / "empty")
+    stopped = tmp_path / "stopped"
+    with stopped_at_question(1):  # in the first epoch's validation
+        assert train.main(runs.arguments(own_data, stopped)) == 143
+    assert RunDirectory(stopped).read_state().progress.step == 1
+    assert train.main(["--resume", str(stopped)]) == 0
+    runs.assert_equal_runs(stopped, expected)
 
 
 # The run directory.

@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from typing_extensions import override
 
 torch = pytest.importorskip("torch")
 
+import runs  # noqa: E402
 import training_steps  # noqa: E402
 from forked import python  # noqa: E402
 from implementations import override_implementation  # noqa: E402
@@ -22,6 +24,7 @@ from support import random_weights, random_windows  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from training_steps import assert_steps_equal_the_reference  # noqa: E402
 
+from ptb_lm import train  # noqa: E402
 from ptb_lm.common import host  # noqa: E402
 from ptb_lm.common.errors import UserError  # noqa: E402
 from ptb_lm.model import reference, rules  # noqa: E402
@@ -283,6 +286,17 @@ def test_a_resumed_run_keeps_its_implementation(tiny_config: Config) -> None:
         saved["torch.cpu"] = np.array(wrong, np.int8)
         with pytest.raises(UserError, match=r"torch\.cpu"):
             built.load_training_state(saved)
+
+
+@pytest.mark.slow
+def test_the_result_of_a_resumed_run_names_the_implementation_that_it_kept(
+    data: Path, tmp_path: Path
+) -> None:
+    with override_implementation(kernels="torch"):
+        run = runs.train_run(data, tmp_path / "run", "--epochs", "1")
+    cpu.set_implementation(cpu.Implementation("native", "MKL"))
+    assert train.main(["--resume", str(run), "--epochs", "2"]) == 0
+    assert runs.result(run)["environment"]["kernels"] == "torch"
 
 
 def test_the_implementation_of_a_resumed_run_is_not_that_of_the_next_one(tiny_config: Config) -> None:

@@ -63,6 +63,20 @@ def test_other_text_is_said_and_recorded(
     assert "text differs" in capsys.readouterr().err
 
 
+def test_the_text_of_an_earlier_run_is_looked_for_again_and_refused_if_it_has_changed(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runs.train_run(PTB, tmp_path / "run", "--epochs", "1")
+    moved = folder.rename(tmp_path / "elsewhere")
+    monkeypatch.setenv("PTB_LM_DATA", str(moved))
+    more = ("--init-from", run, "--epochs", "1", "--run-dir")
+    assert runs.run_command(train, *more, tmp_path / "unchanged") == 0
+    add_line(moved)
+    problem = runs.refusal(capsys, train, *more, tmp_path / "changed")
+    assert problem.startswith(f"{moved} has changed since {run} was trained on it, ")
+    assert problem.endswith("; --data ptb takes it all the same")
+
+
 def test_penn_treebank_is_known_by_its_name(
     renamed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,7 @@
 """A run directory: what its files must hold to be believed."""
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -66,6 +67,25 @@ def test_creating_removes_what_an_older_run_left(directory: RunDirectory) -> Non
     notes.write_text("mine")
     directory.create(RUN, VOCABULARY)
     assert runs.files(directory.path).keys() == {"config.json", "vocabulary.txt", "notes.txt"}
+
+
+def test_a_run_that_is_removed_in_part_cannot_be_resumed(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.state_path.write_text("old")
+    unlink, removed = Path.unlink, list[Path]()
+
+    def fail_after_the_first(path: Path, **named: bool) -> None:
+        if path.suffix != ".tmp" and removed:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        removed.append(path)
+        unlink(path, **named)
+
+    monkeypatch.setattr(Path, "unlink", fail_after_the_first)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        directory.create(RUN, VOCABULARY)
+    assert directory.weights_path.exists()
+    assert not directory.state_path.exists()
 
 
 def changed_config(directory: RunDirectory, **changes: Any) -> None:

@@ -246,6 +246,24 @@ def test_stopped_again_and_again_equals_never_stopped(
     assert_equal_runs(run, expected)
 
 
+def test_a_resumed_run_adds_its_seconds_and_its_environment_to_the_earlier_ones(
+    text_folder: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with stopped_at_question(3):
+        assert main(arguments(text_folder, run)) == 143
+    directory = RunDirectory(run)
+    state, config = directory.read_state(), directory.read_config()
+    state.progress.run_seconds = 1000.0
+    state.progress.environments[0]["started"] = "earlier"
+    directory.write_state(state, corpus=corpus.load(text_folder), run=config)
+    assert main(["--resume", str(run)]) == 0
+    found = result(run)
+    assert found["seconds"] > 1000
+    assert [each["started"] for each in found["earlier_environments"]] == ["earlier"]
+    assert found["environment"]["started"] != "earlier"
+
+
 def test_a_killed_run_goes_on_from_its_newest_state(
     never_stopped: Callable[..., Path], text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
