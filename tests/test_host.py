@@ -174,6 +174,12 @@ def test_a_processor_has_its_name_or_its_numbers(text: str, monkeypatch: pytest.
     assert host.environment()["processor"] == CPUINFO[text]
 
 
+def test_memory_that_holds_files_for_a_while_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "MemTotal:       16 kB\nMemFree:         1 kB\nMemAvailable:   12 kB\nHugePages_Total:    3\n"
+    monkeypatch.setattr(host, "_read", lambda file: text)
+    assert host.machine_memory() == (12 * 1024, 16 * 1024)
+
+
 @pytest.mark.slow
 def test_the_commit_is_marked_when_the_code_has_changed_and_not_when_results_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

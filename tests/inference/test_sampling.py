@@ -48,6 +48,11 @@ def test_the_distribution_is_sharpened_and_cut(choice: dict[str, float], expecte
     assert (np.abs(counts - draws * wanted) <= 5 * np.sqrt(draws * wanted * (1 - wanted)) + 1e-9).all()
 
 
+def test_words_that_have_just_as_much_together_are_enough() -> None:
+    drawn = Sampler(4, top_p=0.5).distribution(np.log(np.full(4, 0.25)))
+    assert drawn.tolist() == [0.5, 0.5, 0, 0]
+
+
 @pytest.mark.parametrize("temperature", [-1, float("nan"), 10**400, True])
 def test_an_impossible_temperature_is_refused(temperature: float) -> None:
     with pytest.raises(UserError, match="temperature"):

@@ -1,5 +1,6 @@
 """scripts/keep: a trained run in the tables, its second checks, and which runs are records."""
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -82,6 +83,27 @@ def test_a_run_that_cannot_be_checked_is_refused(file: str, run: Path, tmp_path:
     assert not (results / store.CHECKS).exists()
 
 
+def test_a_run_whose_text_has_changed_is_not_checked(tmp_path: Path) -> None:
+    data, results = runs.write_corpus(tmp_path / "data"), tmp_path / "results"
+    run = runs.train_run(data, tmp_path / "mine")
+    assert keep.run(results, run, "mine")
+    lines = (data / "test.txt").read_text().splitlines(keepends=True)
+    (data / "test.txt").write_text("".join(sorted(lines)))
+    with pytest.raises(UserError, match="text differs"):
+        checks.check(results, run, "mine")
+    assert not (results / store.CHECKS).exists()
+
+
+def test_a_result_of_the_plan_stays_when_its_run_is_kept_again(run: Path, tmp_path: Path) -> None:
+    assert keep.run(tmp_path, run, "mine", result="x")
+    assert keep.run(tmp_path, run, "mine")
+    (row,) = store.rows(tmp_path, store.RUNS, "mine")
+    assert row["result"] == "x"
+    assert keep.run(tmp_path, run, "mine", result="y")
+    (row,) = store.rows(tmp_path, store.RUNS, "mine")
+    assert row["result"] == "y"
+
+
 def test_a_finished_run_stays_until_another_has_ended(run: Path, tmp_path: Path) -> None:
     results, copy = tmp_path / "results", tmp_path / "mine"
     shutil.copytree(run, copy)
@@ -118,6 +140,17 @@ def test_an_adapted_test_has_the_machine_that_computed_it(run: Path, tmp_path: P
     machines = store.read(results, store.RUNS).set_index("id")["machine"]
     assert machines["on a GPU"] == "NVIDIA H200"
     assert "threads: " in machines["on a CPU"]
+
+
+def test_the_valid_perplexity_of_an_adapted_test_is_of_the_whole_split(run: Path, tmp_path: Path) -> None:
+    given, results = (evaluate, run, "--cache", "--tune"), tmp_path / "results"
+    for name, more in {"whole": (), "part": ("--tune-words", "20")}.items():
+        assert runs.run_command(*given, *more, "--out", tmp_path / name) == 0
+        keep.adaptation(results, tmp_path / name / "result.json", name, "mine")
+    valid = store.read(results, store.RUNS).set_index("id")["valid"]
+    tuned = store.read(results, store.ADAPTATION).set_index("id")["tuned"]
+    assert valid["whole"] == tuned["whole"]
+    assert math.isnan(valid["part"])
 
 
 def as_a_record(result: dict[str, Any]) -> None:

@@ -412,6 +412,17 @@ def test_the_newest_of_several_benchmarks_is_quoted() -> None:
         benchmarks.read(results, benchmarks.newest(results, ["no such"]))
 
 
+def test_the_newest_benchmark_is_the_one_that_ended_last(tmp_path: Path) -> None:
+    for name, hours in (("ended last", "06 09"), ("began last", "07 08")):
+        rounds = [
+            bench_rows.row(round=number, time=f"2026-11-21T{hour}:00:00+00:00")
+            for number, hour in enumerate(hours.split())
+        ]
+        written = bench_rows.write(tmp_path / name, rounds)
+        keep.benchmark(tmp_path / "results", written, name)
+    assert benchmarks.newest(tmp_path / "results", ["began last", "ended last"]) == "ended last"
+
+
 def test_a_benchmark_that_is_measured_again_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / benchmarks.relative_path("mine")
     file.parent.mkdir(parents=True)

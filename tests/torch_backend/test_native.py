@@ -371,12 +371,13 @@ def test_the_norm_and_the_update(dtype: torch.dtype, shape: tuple[int, ...]) -> 
         gradient = torch.randn(shape, generator=stream).to(dtype)
         masters = Masters([weight], torch.float32)
         master = masters[weight]
-        expected = master.double() - 0.25 * gradient.double()
         for _ in in_threads(1, 2):
             assert global_norm([gradient]).item() == pytest.approx(gradient.double().norm().item(), rel=1e-6)
-        add_scaled(masters.pairs, [gradient], torch.tensor(-0.25))
-        torch.testing.assert_close(master.double(), expected, rtol=1e-6, atol=1e-6)
-        assert torch.equal(weight, master.to(dtype))
+        for decay in (None, torch.tensor(-0.125)):
+            expected = (1.0 if decay is None else 0.875) * master.double() - 0.25 * gradient.double()
+            add_scaled(masters.pairs, [gradient], torch.tensor(-0.25), decay=decay)
+            torch.testing.assert_close(master.double(), expected, rtol=1e-6, atol=1e-6)
+            assert torch.equal(weight, master.to(dtype))
 
 
 @needs_kernels

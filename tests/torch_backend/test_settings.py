@@ -31,19 +31,27 @@ def test_any_other_failure_is_left_alone() -> None:
         torch.zeros(2) + torch.zeros(3)
 
 
-def test_a_step_takes_denormal_numbers_for_zero_and_no_other_work_does(tiny_config: Config) -> None:
+@pytest.mark.parametrize("before", [False, True])  # torch's default, and a caller's choice
+def test_a_step_takes_denormal_numbers_for_zero_and_other_work_does_as_before(
+    before: bool, tiny_config: Config
+) -> None:
     """A CPU computes many times slower with them, and gradients that fade over many steps end in them."""
-    torch.set_flush_denormal(False)  # torch's default
+
+    def flushes() -> bool:
+        return (torch.full((), 1e-38) * 0.01).item() == 0
+
     built = build(tiny_config, model="block_fused")
     zeros = list[bool]()
-    built.network.executed_stack.register_forward_hook(
-        lambda *_: zeros.append((torch.full((), 1e-38) * 0.01).item() == 0)
-    )
+    built.network.executed_stack.register_forward_hook(lambda *_: zeros.append(flushes()))
     ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
-    built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.1)
-    built.evaluate_step(x_BT, y_BT, built.zero_state(3))
+    try:
+        torch.set_flush_denormal(before)
+        built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.1)
+        built.evaluate_step(x_BT, y_BT, built.zero_state(3))
+        assert flushes() == before
+    finally:
+        torch.set_flush_denormal(False)
     assert zeros == [True] * 2
-    assert (torch.full((), 1e-38) * 0.01).item() > 0
 
 
 @pytest.mark.gpu

@@ -74,7 +74,8 @@ def test_the_rate_of_a_step_is_the_one_that_trained_it(schedule: str) -> None:
     first = SMALL.replace(schedule=schedule, lr_decay=10.0, learning_rate=1e-8)
     second = first.replace(learning_rate=2e-8)
     run = go_on(dataclasses.replace(RUN, hyperparameters=first), 2, learning_rate=2e-8)
-    run = go_on(run, 5, step=3, lr_decay=0.5, epochs=1000)  # by which the first settings would overflow
+    # By the newest decay and epochs, the first settings' rate would overflow.
+    run = go_on(run, 5, step=3, learning_rate=4e-8, lr_decay=0.5, epochs=1000)
     for epoch, step, trained_by in (
         *((1, steps - 1, first), (2, 0, second), (5, 2, second)),
         *((5, 3, run.hyperparameters), (9, 0, run.hyperparameters)),
