@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -85,8 +85,17 @@ def ask(
 
 
 def problem_of(page: str) -> str:
-    (problem,) = re.findall(r'<p class="wrong" role="alert">(.*?)</p>', page)
+    (problem,) = re.findall(r'<p class="wrong" role="alert" id="problem">(.*?)</p>', page)
     return unescape(problem)
+
+
+def focused_field(page: str) -> str:
+    """The name of the field that has the focus. It alone says that it is wrong, if there is a problem."""
+    fields = re.findall(r"<(?:textarea|input)[^>]*>", page)
+    focused = [field for field in fields if "autofocus" in field]
+    wrong = [field for field in fields if 'aria-invalid="true" aria-describedby="problem"' in field]
+    assert wrong == (focused if 'role="alert"' in page else [])
+    return "".join(name for field in focused for name in re.findall('name="(.*?)"', field))
 
 
 def rows_of(page: str) -> list[list[str]]:
@@ -120,6 +129,7 @@ def test_each_word_has_its_surprisal_and_the_likeliest(port: int, model: Any) ->
     perplexity = 2 ** (math.fsum(expected) / 7)
     assert f"Perplexity {perplexity:.1f} (7 words" in page
     assert "; 2 not in" in page
+    assert focused_field(page) == "text"
     for index, prefix in enumerate(["", "w1", "w1 zebra"]):
         shown = re.findall(r"(\S+) ([\d.]+)\xa0%", rows[index][2])
         likeliest = model.predict(prefix, 5)
@@ -153,6 +163,7 @@ def test_a_prompt_is_continued(port: int, model: Any) -> None:
     assert unescape(text).replace("\n", " <eos> ").split() == ["w1", "zebra", *words]
     assert "&lt;unk&gt;: zebra." in page
     assert 'value="12"' in page
+    assert focused_field(page) == "prompt"
     assert ask(port, "/continue", {**fields, "prompt": ""})[0] == 200
 
 
@@ -258,43 +269,32 @@ def test_typed_text_stays_text(port: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "fields", "nouns"),
+    ("path", "fields", "nouns", "wrong"),
     [
-        ("/read", {"text": " \n "}, "no word .* sentence"),
-        ("/read", {}, "no word .* sentence"),
-        ("/read", {"text": "w1 " * 501}, "501 words .* 500"),
-        ("/read", {"text": "w1" + "\n" * 501}, "501 words .* 500"),
-        ("/read", {"text": "w1\n" * 251}, "501 words .* 500"),
-        ("/read", {"text": "w" * LARGEST}, f"text .* {LARGEST:,} bytes"),
-        ("/continue", {"prompt": "w1"}, "how many words: ''"),
-        ("/continue", {"length": "ten", "temperature": "1"}, "how many words: 'ten'"),
-        (
-            "/continue",
-            {"length": "2.5", "temperature": "1"},
-            "how many words: .* 300",
-        ),
-        (
-            "/continue",
-            {"length": "301", "temperature": "1"},
-            "how many words: .* 300",
-        ),
-        ("/continue", {"length": "5", "temperature": "nan"}, "temperature: 'nan'"),
-        (
-            "/continue",
-            {"length": "5", "temperature": "-1"},
-            "temperature .* -1.0",
-        ),
-        ("/continue", {"prompt": "w1 " * 501, "length": "5", "temperature": "1"}, "501 words"),
-        ("/elsewhere", {"text": "w1"}, "page /elsewhere"),
-        ("/continue?x", {"prompt": "w1", "length": "5", "temperature": "1"}, r"page /continue\?x"),
+        ("/read", {"text": " \n "}, "no word .* sentence", "text"),
+        ("/read", {}, "no word .* sentence", "text"),
+        ("/read", {"text": "w1 " * 501}, "501 words .* 500", "text"),
+        ("/read", {"text": "w1" + "\n" * 501}, "501 words .* 500", "text"),
+        ("/read", {"text": "w1\n" * 251}, "501 words .* 500", "text"),
+        ("/read", {"text": "w" * LARGEST}, f"text .* {LARGEST:,} bytes", ""),
+        ("/continue", {"prompt": "w1"}, "how many words: ''", "length"),
+        ("/continue", {"length": "ten", "temperature": "1"}, "how many words: 'ten'", "length"),
+        ("/continue", {"length": "2.5", "temperature": "1"}, "how many words: .* 300", "length"),
+        ("/continue", {"length": "301", "temperature": "1"}, "how many words: .* 300", "length"),
+        ("/continue", {"length": "5", "temperature": "nan"}, "temperature: 'nan'", "temperature"),
+        ("/continue", {"length": "5", "temperature": "-1"}, "temperature.* -1.0", "temperature"),
+        ("/continue", {"prompt": "w1 " * 501, "length": "5", "temperature": "1"}, "501 words", "prompt"),
+        ("/elsewhere", {"text": "w1"}, "page /elsewhere", ""),
+        ("/continue?x", {"prompt": "w1", "length": "5", "temperature": "1"}, r"page /continue\?x", ""),
     ],
 )
 def test_bad_input_is_answered_in_a_sentence(
-    path: str, fields: dict[str, str], nouns: str, port: int
+    path: str, fields: dict[str, str], nouns: str, wrong: str, port: int
 ) -> None:
     status, page, _ = ask(port, path, fields)
     assert status in (400, 404)
     assert re.search(nouns, problem_of(page))
+    assert focused_field(page) == wrong
 
 
 @pytest.mark.parametrize(
@@ -453,13 +453,18 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 def press(driver: Any, name: str) -> None:
     """Click a button, and wait for the page that comes of it."""
+    await_page(driver, driver.find_element("xpath", f"//button[text()='{name}']").click)
+
+
+def await_page(driver: Any, act: Callable[[], object]) -> None:
+    """Do what opens another page, and wait for that."""
     from selenium.common.exceptions import WebDriverException
     from selenium.webdriver.support import expected_conditions, ui
 
     # While the page changes, a question about the old one may fail with an "unhandled inspector error".
     wait = ui.WebDriverWait(driver, 60, ignored_exceptions=[WebDriverException])
     before = driver.find_element("tag name", "main")
-    driver.find_element("xpath", f"//button[text()='{name}']").click()
+    act()
     wait.until(expected_conditions.staleness_of(before))
     wait.until(lambda driver: driver.execute_script("return document.readyState") == "complete")
 
@@ -498,6 +503,31 @@ def test_in_a_browser_a_text_is_read_and_a_prompt_continued(driver: Any, port: i
     assert driver.get_log("browser") == []
     script = "return performance.getEntriesByType('resource').map(each => each.name)"
     assert [name for name in driver.execute_script(script) if not name.startswith("data:")] == []
+
+
+def test_in_a_browser_no_button_loses_what_was_typed(driver: Any, port: int) -> None:
+    def field(name: str) -> Any:
+        return driver.find_element("name", name)
+
+    typed = {"text": "w1 w2\nw3", "prompt": "w4\nw5", "length": "7", "temperature": "0.5"}
+    driver.get(f"http://127.0.0.1:{port}/")
+    for name, value in typed.items():
+        field(name).clear()
+        field(name).send_keys(value)
+    for act, answer, focused in (
+        (lambda: press(driver, "Read"), "words", "text"),
+        (lambda: press(driver, "Continue"), "written", "prompt"),
+        (lambda: press(driver, "Read"), "words", "text"),
+        # Enter does what the button beside the field does.
+        (lambda: await_page(driver, lambda: field("length").send_keys("\n")), "written", "prompt"),
+        (lambda: press(driver, "Read"), "words", "text"),
+        (lambda: await_page(driver, lambda: field("temperature").send_keys("\n")), "written", "prompt"),
+    ):
+        act()
+        assert {name: field(name).get_property("value") for name in typed} == typed
+        assert len(driver.find_elements("css selector", ".words, .written")) == 1
+        assert driver.find_elements("class name", answer)
+        assert driver.switch_to.active_element.get_attribute("name") == focused
 
 
 @pytest.mark.parametrize(("name", "colours"), [("light", play_page.LIGHT), ("dark", play_page.DARK)])

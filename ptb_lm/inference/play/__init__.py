@@ -5,6 +5,7 @@ import errno
 import re
 import sys
 import threading
+from collections.abc import Collection
 from http import HTTPStatus
 from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,7 +20,7 @@ from ptb_lm.inference.play import page
 from ptb_lm.inference.play.page import PageContent, write_page
 
 HOST = "127.0.0.1"
-FORMS = ("/read", "/continue")  # where the page sends them
+FORMS = {"/read": "text", "/continue": "prompt"}  # where each button sends the form; the field that it is for
 LARGEST = 100_000  # bytes of a form
 DISCARD_LIMIT = 100 * LARGEST  # bytes of a larger form that are read all the same, so that its answer is seen
 _LENGTH = re.compile("[0-9]{1,18}")
@@ -71,24 +72,24 @@ class Server(ThreadingHTTPServer):
         """Answer with a model from now on, and show a sentence that it has read already."""
         self.model, self.description = model, page.description(model)
         text = page.write_opening(model)
-        response, _ = self.respond("/read", {"text": text}) if text else (PageContent(), None)
+        response, _ = self.respond("/read", {"text": text}) if text else (PageContent(field="text"), None)
         self.first_response = dataclasses.replace(response, is_opening=bool(text))
 
     def respond(self, path: str, fields: dict[str, str]) -> tuple[PageContent, HTTPStatus]:
-        """Return the response to a form that was sent to one of FORMS."""
+        """Return the response to the form, which was sent to one of FORMS."""
         shown: dict[str, Any] = {
             name: fields[name] for name in ("text", "prompt", "length", "temperature") if name in fields
         }
-        is_prompt = path == "/continue"
         try:
             with self.model_lock:
-                if is_prompt:
+                if path == "/continue":
                     shown["continuation"] = page.continue_prompt(self.model, fields)
                 else:
                     shown["words"] = page.read(self.model, fields.get("text", ""))
         except (UserError, DivergenceError) as error:
-            return PageContent(**shown, is_prompt=is_prompt, problem=str(error)), HTTPStatus.BAD_REQUEST
-        return PageContent(**shown, is_prompt=is_prompt), HTTPStatus.OK
+            field = error.field if isinstance(error, page.FieldError) else FORMS[path]
+            return PageContent(**shown, field=field, problem=str(error)), HTTPStatus.BAD_REQUEST
+        return PageContent(**shown, field=FORMS[path]), HTTPStatus.OK
 
     @property
     def port(self) -> int:
@@ -131,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
             response = PageContent(problem=str(error)), HTTPStatus.BAD_REQUEST
         self._show(*response)
 
-    def _refusal(self, path: str, pages: tuple[str, ...]) -> tuple[PageContent, HTTPStatus] | None:
+    def _refusal(self, path: str, pages: Collection[str]) -> tuple[PageContent, HTTPStatus] | None:
         """Return the answer to a request for a path that is none of some pages; None if it is one.
 
         Another host name than this machine's is refused: another site's name may lead here.

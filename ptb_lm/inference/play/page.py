@@ -53,6 +53,14 @@ _TEMPLATES = jinja2.Environment(
 _TEMPLATES.filters["shade"] = shade
 
 
+class FieldError(UserError):
+    """What was typed into a field cannot be used; `field` is its name."""
+
+    def __init__(self, problem: str, field: str) -> None:
+        super().__init__(problem)
+        self.field = field
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReadWord:
     """A word, and the words that the model expected in its place.
@@ -80,7 +88,7 @@ class Continuation:
 
 @dataclass(frozen=True, kw_only=True)
 class PageContent:
-    """A form as it was typed, and the answer to it; a field that does not apply is None.
+    """The fields as they were typed, and the answer to them; one that does not apply is None.
 
     Attributes:
         text: The text to read, as it was typed.
@@ -89,8 +97,8 @@ class PageContent:
         temperature: The temperature, as it was typed.
         words: The text's words, as they were read.
         continuation: The words that follow the prompt.
-        problem: A sentence about an error in the form that has `text` or, if `is_prompt`, in the other.
-        is_prompt: True if the form with the prompt was sent.
+        problem: A sentence about an error in `field` or, if that is empty, in the request.
+        field: The name of the field that has the focus.
         is_opening: True if nobody typed it: the server's `use` chose the text.
     """
 
@@ -101,7 +109,7 @@ class PageContent:
     words: list[ReadWord] | None = None
     continuation: Continuation | None = None
     problem: str = ""
-    is_prompt: bool = False
+    field: str = ""
     is_opening: bool = False
 
 
@@ -190,16 +198,18 @@ def continue_prompt(model: LanguageModel, fields: Mapping[str, str]) -> Continua
         fields: "prompt", "length" (words) and "temperature", as they were typed.
 
     Raises:
-        UserError: A number is impossible, the prompt is too long, or the vocabulary lacks a word of
-            it and has no `<unk>`.
+        FieldError: A number is impossible.
+        UserError: The prompt is too long, or the vocabulary lacks a word of it and has no `<unk>`.
     """
     prompt = fields.get("prompt", "")
     words = model.tokenizer.prefix_tokens(prompt)
     _check_count(len(words))
     length = _parse_number(fields, "length", "how many words")
     if not (length.is_integer() and 1 <= length <= MOST_WRITTEN):
-        raise UserError(f"how many words: it must be a whole number from 1 to {MOST_WRITTEN}")
+        raise FieldError(f"how many words: it must be a whole number from 1 to {MOST_WRITTEN}", "length")
     temperature = _parse_number(fields, "temperature", "temperature")
+    if temperature < 0:
+        raise FieldError(f"temperature: it must be at least 0, not {temperature}", "temperature")
     written = model.generate(prompt, int(length), temperature=temperature)
     unknown = dict.fromkeys(word for word in words if word not in model.vocabulary.ids)
     text = "".join(model.tokenizer.detokenize(written, after=prompt))
@@ -216,5 +226,5 @@ def _parse_number(fields: Mapping[str, str], name: str, label: str) -> float:
     text = fields.get(name, "")
     number = cli.parse_finite(text)
     if number is None:
-        raise UserError(f"{label}: {text!r} is not a number")
+        raise FieldError(f"{label}: {text!r} is not a number", name)
     return number
