@@ -128,7 +128,10 @@ def test_each_word_has_its_surprisal_and_the_likeliest(port: int, model: Any) ->
     assert [float(row[1]) for row in rows] == pytest.approx(expected, abs=0.051)
     perplexity = 2 ** (math.fsum(expected) / 7)
     assert f"Perplexity {perplexity:.1f} (7 words" in page
-    assert "; 2 not in" in page
+    assert re.search(r"; 2 not in .*: zebra\)", page)
+    (coloured,) = re.findall(r'<p class="words">(.*?)</p>', page, flags=re.DOTALL)
+    spoken = unescape(re.sub("<[^>]+>", "", coloured.replace("<br>", "\n"))).split()
+    assert spoken == [part for row in rows for part in row[:2]]
     assert focused_field(page) == "text"
     for index, prefix in enumerate(["", "w1", "w1 zebra"]):
         shown = re.findall(r"(\S+) ([\d.]+)\xa0%", rows[index][2])
@@ -380,8 +383,12 @@ def test_every_colour_is_readable() -> None:
     ):
         assert len(colours) == len(play_page.BOUNDS) + 1 == len(set(colours))
         for colour in colours:
-            one, other = sorted((luminance(text), luminance(colour)))
-            assert (other + 0.05) / (one + 0.05) >= 4.5, colour
+            assert contrast(text, colour) >= 4.5, colour
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
 
 
 def luminance(colour: str) -> float:
@@ -483,6 +490,12 @@ def mode(driver: Any, name: str, width: int = 900) -> None:
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
+def colour(element: Any, kind: str) -> str:
+    """A colour as #rrggbb, of an element's CSS property."""
+    parts = re.findall(r"\d+", element.value_of_css_property(kind))
+    return "#" + bytes(map(int, parts[:3])).hex()
+
+
 def test_in_a_browser_a_text_is_read_and_a_prompt_continued(driver: Any, port: int) -> None:
     mode(driver, "light")
     write(driver, port, "w1 w2 <b>bold</b> zebra")
@@ -530,6 +543,15 @@ def test_in_a_browser_no_button_loses_what_was_typed(driver: Any, port: int) -> 
         assert driver.switch_to.active_element.get_attribute("name") == focused
 
 
+@pytest.mark.parametrize("name", ["light", "dark"])
+def test_in_a_browser_the_edge_of_a_field_is_seen(name: str, driver: Any, port: int) -> None:
+    """The contrast of WCAG 2 for the parts of a control: at least 3."""
+    mode(driver, name)
+    driver.get(f"http://127.0.0.1:{port}/")
+    for field in driver.find_elements("css selector", "textarea, input"):
+        assert contrast(colour(field, "border-top-color"), colour(field, "background-color")) >= 3
+
+
 @pytest.mark.parametrize(("name", "colours"), [("light", play_page.LIGHT), ("dark", play_page.DARK)])
 def test_in_a_browser_words_have_the_colour_of_their_surprisal(
     name: str, colours: tuple[str, ...], driver: Any, port: int
@@ -541,12 +563,10 @@ def test_in_a_browser_words_have_the_colour_of_their_surprisal(
     assert len(words) == 5
     for word in words:
         bits = float(word.find_element("css selector", "small").text)
-        shown = [int(part) for part in re.findall(r"\d+", word.value_of_css_property("background-color"))[:3]]
         near = {play_page.shade(bits - 0.05), play_page.shade(bits + 0.05)}  # the number is rounded
-        assert "#" + bytes(shown).hex() in {colours[each] for each in near}
-    body = driver.find_element("css selector", "body").value_of_css_property("background-color")
-    red = int(re.findall(r"\d+", body)[0])
-    assert (red > 200) == (name == "light")
+        assert colour(word, "background-color") in {colours[each] for each in near}
+    body = driver.find_element("css selector", "body")
+    assert (luminance(colour(body, "background-color")) > 0.5) == (name == "light")
 
 
 def test_in_a_browser_nothing_is_wider_than_a_telephone(driver: Any, port: int) -> None:
