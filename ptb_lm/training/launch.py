@@ -3,13 +3,13 @@
 This is not in ptb_lm.train, because its imports take longer than --help may.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ptb_lm.common import cli, host, streams
 from ptb_lm.common.errors import LostRankError, OutOfMemoryError, UserError
-from ptb_lm.common.flags import path_word
+from ptb_lm.common.flags import flag_name, path_word
 from ptb_lm.common.program import version
 from ptb_lm.common.signals import StopRequest, TrainingInterrupted
 from ptb_lm.data.corpus import Corpus
@@ -32,6 +32,8 @@ from ptb_lm.training.window_plan import WindowPlan
 # Keys that processes need not have alike: where the text lies (its digest is compared) and where the first
 # weights are (the first process reads them). The hyper-parameters are compared one by one, not as a table.
 MAY_DIFFER_PER_HOST = ("data", "source", "init_from", "hyperparameters")
+
+RUN_FOLDERS = ("run_dir", "resume", "init_from")  # flags that name the folder of a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,8 @@ def parse_request(flag_values: dict[str, Any], command: str, ranks: Ranks) -> Tr
     Raises:
         UserError: The flags contradict each other, the run or the folder.
     """
+    # They decide what the processes agree upon next.
+    ranks.same_on_all(lambda: [name for name in RUN_FOLDERS if name in flag_values], _shared_folders)
     resume = flag_values.get("resume")
     if resume is None and processes.is_restarted(flag_values.get("run_dir"), command, ranks):
         resume = flag_values["run_dir"]
@@ -301,6 +305,12 @@ def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:
     if parent:
         parent.check_unchanged(run_config, corpus, is_named="data" in request.flag_values)
     return run_config, corpus
+
+
+def _shared_folders(given: Sequence[str]) -> Facts:
+    """Return which folders of runs the flags name, which must be the same in all processes; not the paths."""
+    names, used = ([flag_name(name) for name in each] for each in (RUN_FOLDERS, given))
+    return {f"choice of {', '.join(names)}": " ".join(used) or "none"}
 
 
 def _shared_facts(run: RunConfig, corpus: Corpus, ranks: Ranks) -> Facts:

@@ -92,6 +92,10 @@ def found(folder: Path) -> dict[str, list[dict[str, Any]]]:
         "not prepared": {
             "arguments": [arguments(folder, "no"), arguments(folder, "no", *PREPARED)],
         },
+        "other folders": {"arguments": [arguments(folder, "no"), resume_arguments(folder, "one")]},
+        "no folder": {
+            "arguments": [arguments(folder, "no"), ["--data", str(folder / "text"), *runs.FLAGS, *PLAIN]]
+        },
         "other sums": {"arguments": arguments(folder, "no"), "sends": {"1": "bf16"}},
         "other commit": {"arguments": arguments(folder, "no"), "commit": {"1": "0123abc"}},
         "there already": {"arguments": arguments(folder, "one")},
@@ -195,6 +199,8 @@ def test_each_rank_has_its_own_stream_of_masks(folder: Path, found: dict[str, li
         ("other rate", ["rank 1 of 2", "learning_rate", "rank 0", ": 0.5, not 1.0"]),
         ("prepared", ["rank 1 of 2", "preparation", ": none, not {"]),
         ("not prepared", ["rank 1 of 2", "preparation", "}, not none"]),
+        ("other folders", ["rank 1 of 2", "--init-from", ": --resume, not --run-dir"]),
+        ("no folder", ["rank 1 of 2", "--init-from", ": none, not --run-dir"]),
         ("other sums", ["rank 1 of 2", "reduce_precision", ": bf16, not fp32"]),
         ("other commit", ["rank 1 of 2", "commit", ": 0123abc, not the same"]),
         ("there already", ["run directory"]),
