@@ -44,8 +44,13 @@ def find_launcher() -> tuple[str, int]:
 
 
 def _world_size() -> int:
-    if not all(os.environ.get(name) for name in TORCHRUN_VARIABLES):
-        return 1
+    given = {name: value for name in TORCHRUN_VARIABLES if (value := os.environ.get(name))}
+    if missing := [name for name in TORCHRUN_VARIABLES if name not in given]:
+        name = "WORLD_SIZE" if "WORLD_SIZE" in given else "RANK"
+        # One of them alone, or an address, may be meant for another program.
+        if len(given) == 1 or name not in given or given.get("WORLD_SIZE") == "1":
+            return 1
+        raise UserError(f"{name} is {given[name]}, but {missing[0]} is not set")
     size = cli.from_environment("WORLD_SIZE", cli.whole_number(1), 1)
     here = cli.from_environment("LOCAL_WORLD_SIZE", cli.whole_number(1, size), size)
     for name, least, most in (("RANK", 0, size - 1), ("LOCAL_RANK", 0, here - 1), ("MASTER_PORT", 1, 65535)):

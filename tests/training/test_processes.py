@@ -42,6 +42,9 @@ def launch(monkeypatch: pytest.MonkeyPatch, *, torchrun: int = 0, tf_config: int
         monkeypatch.setenv("TF_CONFIG", together.tf_config(range(tf_config), 0))
 
 
+WHOLE_PLACE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+
+
 @pytest.mark.parametrize(
     ("torchrun", "tf_config", "expected"),
     [
@@ -77,6 +80,29 @@ def test_a_place_that_cannot_be_is_refused_at_once(
     launch(monkeypatch, torchrun=2)
     monkeypatch.setenv(name, value)
     assert runs.refusal(capsys, train, "--data", "synthetic").startswith(f"{name} must be ")
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"WORLD_SIZE": "2"}, None),
+        ({"MASTER_ADDR": "a", "MASTER_PORT": "1"}, None),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, None),
+        *(
+            ({name: value for name, value in WHOLE_PLACE.items() if name != missing}, missing)
+            for missing in WHOLE_PLACE
+        ),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "MASTER_ADDR"),
+    ],
+)
+def test_a_forgotten_variable_does_not_make_each_process_train_alone(
+    given: dict[str, str], problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch(monkeypatch)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=f"{problem} is not set") if problem else contextlib.nullcontext():
+        assert processes.find_launcher()[1] == 1
 
 
 @pytest.mark.slow
