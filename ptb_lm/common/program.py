@@ -14,6 +14,8 @@ PACKAGE = Path(__file__).resolve().parent.parent
 TYPED_COMMAND = "PTB_LM_TYPED"
 # The variable that names the file where the first process writes how to continue: the launcher reads it.
 CONTINUATION = "PTB_LM_CONTINUATION"
+# The variable with the process id of the launcher of --devices, with which the processes end.
+LAUNCHER = "PTB_LM_LAUNCHER"
 
 
 def command_name(name: str) -> str:

@@ -25,7 +25,7 @@ from typing_extensions import override
 
 from ptb_lm.common import host, signals, streams
 from ptb_lm.common.errors import LostRankError, UserError
-from ptb_lm.common.program import CONTINUATION
+from ptb_lm.common.program import CONTINUATION, LAUNCHER
 from ptb_lm.torch_backend import gpu
 from ptb_lm.torch_backend.ranks import check_gpus
 
@@ -58,7 +58,7 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(heeded)
     try:
         with _silence_library(), tempfile.NamedTemporaryFile() as continuation:
-            os.environ[CONTINUATION] = continuation.name
+            os.environ |= {CONTINUATION: continuation.name, LAUNCHER: str(os.getpid())}
             exit_codes, ended = _run(command, processes)
             advice = os.fsdecode(continuation.read())
     except SignalException as stop:
@@ -66,6 +66,8 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
     except (RendezvousError, RuntimeError) as error:  # RuntimeError: of the network
         first_line = str(error).partition("\n")[0]
         raise UserError(f"the {processes} processes could not be started: {first_line}") from None
+    finally:
+        os.environ.pop(LAUNCHER, None)  # what this process starts later may outlive it
     return _report_failures(exit_codes, ended, processes, advice=advice) if exit_codes else 0
 
 
@@ -158,11 +160,12 @@ def _report_failures(exit_codes: dict[int, int], ended: Sequence[int], processes
             that do not notice it, and wait until they are killed, too.
     """
     for rank, code in exit_codes.items():
-        if code < 0 and code != -signal.SIGTERM:  # by SIGTERM the launcher ends the others
+        if code < 0 and (rank in ended or code != -signal.SIGTERM):  # by which the launcher ends the others
             streams.print_to_stderr(f"rank {rank} of {processes} was {signals.describe_signal(-code)}")
     if advice and all(code < 0 for code in exit_codes.values()):
         names = (
             f"rank {rank} of {processes} has ended or does not answer" for rank in ended if rank in exit_codes
         )
         raise LostRankError("; ".join([*names, advice]), speaker=True)
-    return next((code for code in exit_codes.values() if code > 0), 1)
+    # Others may have ended by the launcher's SIGTERM before they trained, and say so by 128 + 15.
+    return next((code for rank, code in exit_codes.items() if code > 0 and rank in ended), 1)

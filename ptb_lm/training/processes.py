@@ -5,6 +5,7 @@ torchrun and launchers like it tell a process its place by environment variables
 """
 
 import contextlib
+import ctypes
 import os
 import shlex
 import signal
@@ -16,7 +17,7 @@ from typing import Any
 from ptb_lm.common import cli, signals, streams
 from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
 from ptb_lm.common.flags import command_words
-from ptb_lm.common.program import CONTINUATION, TYPED_COMMAND
+from ptb_lm.common.program import CONTINUATION, LAUNCHER, TYPED_COMMAND
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import DEVICES, FRAMEWORKS, REDUCE_PRECISIONS
 from ptb_lm.model.ranks import TORCHRUN_VARIABLES, Ranks, check_divisible, tf_config
@@ -27,6 +28,7 @@ from ptb_lm.training.run_flags import new_config, resumed_config
 
 # The framework if neither a flag names one nor a run that this machine can read.
 DEFAULT_FRAMEWORK = next(iter(FRAMEWORKS))
+PR_SET_PDEATHSIG = 1  # of the kernel's prctl.h
 
 
 def find_launcher() -> tuple[str, int]:
@@ -135,6 +137,9 @@ def join(flag_values: Mapping[str, Any]) -> Iterator[Ranks]:
             )
         yield Ranks(devices, reduce_precision=reduce_precision)
         return
+    # When another rank has ended, torch would print the stack of its own threads before our sentence.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    _end_with_launcher()
     choice = Choice.create(framework=_framework(flag_values))
     if not choice.framework_row.join:
         raise UserError(f"{choice.framework} trains in one process here; --framework torch trains in several")
@@ -169,6 +174,15 @@ def how_to_continue(path: Path, flag_values: Mapping[str, Any], ranks: Ranks, ch
 
     Args:
         path: Folder of the run.
+def _end_with_launcher() -> None:
+    """Let the kernel send SIGTERM when the launcher of --devices ends, which may be killed."""
+    launcher = os.environ.get(LAUNCHER)
+    if launcher and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != int(launcher):  # it ended before
+            signal.raise_signal(signal.SIGTERM)
+
+
         flag_values: The flags that were given, by name.
         ranks: Processes that train the run.
         choice: Choices of the run.

@@ -291,6 +291,56 @@ def test_the_launcher_tells_of_a_signal_that_has_no_name(capsys: pytest.CaptureF
     assert capsys.readouterr().err == "rank 1 of 2 was ended by signal 40\n"
 
 
+@pytest.mark.parametrize(
+    ("codes", "ended", "status"),
+    [
+        ({0: 143, 1: -9}, [1], 1),  # the first one was still importing as the launcher ended it
+        ({0: -15, 1: -9}, [1], 1),
+        ({0: 143, 1: 2}, [1], 2),
+        ({0: 2, 1: 2}, [0, 1], 2),
+    ],
+)
+def test_the_launcher_s_own_signal_is_not_reported(
+    codes: dict[int, int], ended: list[int], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launcher._report_failures(codes, ended, 2, advice="") == status
+    assert ("rank 1" in capsys.readouterr().err) == (codes[1] < 0)
+
+
+# Ranks whose launcher is killed: each writes that SIGTERM came.
+ORPHANED = """
+import os, signal, sys
+from pathlib import Path
+from ptb_lm.training import processes
+from ptb_lm.torch_backend import launcher
+
+if "RANK" not in os.environ:
+    launcher.start([sys.executable, *sys.orig_argv[1:]], processes=2, device="cpu")
+file = Path(sys.argv[1], os.environ["RANK"])
+signal.alarm(180)
+signal.signal(signal.SIGTERM, lambda *_: file.write_text("ended") and os._exit(1))
+processes._end_with_launcher()
+file.write_text("ready")
+while True:
+    signal.pause()
+"""
+
+
+def test_ranks_end_with_a_killed_launcher(tmp_path: Path) -> None:
+    files = [tmp_path / "0", tmp_path / "1"]
+
+    def wait_for(words: str) -> None:
+        end = time.monotonic() + 120
+        while not all(file.exists() and file.read_text() == words for file in files):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    with subprocess.Popen([sys.executable, "-c", ORPHANED, str(tmp_path)]) as process:
+        wait_for("ready")
+        process.kill()
+    wait_for("ended")
+
+
 def test_a_failed_rendezvous_is_a_user_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Any) -> Any:
         raise RendezvousConnectionError("no connection\nof any kind")
