@@ -293,14 +293,19 @@ def run(name: str, body: Callable[[], int]) -> int:
         what = FILE_IN_THE_WAY if error.errno == errno.EEXIST else error.strerror
         return _fail(name, f"{where}{what}{hint}", status, error)
     except MemoryError as error:
-        from ptb_lm.common import host  # what it imports takes longer than --help should
-
-        numbers = host.describe_failed_allocation(error)
-        return _fail(name, f"there is not enough memory{numbers and f' ({numbers})'}", EXIT_USAGE, error)
+        return _fail(name, describe_memory_error(error), EXIT_USAGE, error)
     except signals.StopSignal as stop:
         return _fail(name, str(stop), stop.exit_status)
     except KeyboardInterrupt:
         return _fail(name, "interrupted", EXIT_INTERRUPTED)
+
+
+def describe_memory_error(error: MemoryError) -> str:
+    """Return a sentence about memory that could not be had."""
+    from ptb_lm.common import host  # what it imports takes longer than --help should
+
+    numbers = host.describe_failed_allocation(error)
+    return f"there is not enough memory{numbers and f' ({numbers})'}"
 
 
 @contextlib.contextmanager

@@ -156,10 +156,12 @@ def join(flag_values: Mapping[str, Any]) -> Iterator[Ranks]:
         with contextlib.nullcontext() if ranks.is_first else _silent():
             yield ranks
         is_complete = True
-    except (UserError, DivergenceError, OSError, LostRankError) as error:
+    except (UserError, DivergenceError, OSError, MemoryError, LostRankError) as error:
         signals.answered_signal = signal.SIGTERM  # the launcher sends it to all, because one has ended
-        if not ranks.report_failure(str(error)) or (isinstance(error, LostRankError) and not error.speaker):
-            raise SystemExit(cli.EXIT_USAGE if isinstance(error, UserError) else cli.EXIT_FAILED) from None
+        problem = cli.describe_memory_error(error) if isinstance(error, MemoryError) else str(error)
+        if not ranks.report_failure(problem) or (isinstance(error, LostRankError) and not error.speaker):
+            is_usage = isinstance(error, (UserError, MemoryError))
+            raise SystemExit(cli.EXIT_USAGE if is_usage else cli.EXIT_FAILED) from None
         raise
     except signals.StopSignal as stop:
         if ranks.is_first:
@@ -169,11 +171,6 @@ def join(flag_values: Mapping[str, Any]) -> Iterator[Ranks]:
         ranks.leave(failed=not is_complete)
 
 
-def how_to_continue(path: Path, flag_values: Mapping[str, Any], ranks: Ranks, choice: Choice) -> str:
-    """Return the clause that says how to continue a run on as many devices, with the same numbers.
-
-    Args:
-        path: Folder of the run.
 def _end_with_launcher() -> None:
     """Let the kernel send SIGTERM when the launcher of --devices ends, which may be killed."""
     launcher = os.environ.get(LAUNCHER)
@@ -183,6 +180,11 @@ def _end_with_launcher() -> None:
             signal.raise_signal(signal.SIGTERM)
 
 
+def how_to_continue(path: Path, flag_values: Mapping[str, Any], ranks: Ranks, choice: Choice) -> str:
+    """Return the clause that says how to continue a run on as many devices, with the same numbers.
+
+    Args:
+        path: Folder of the run.
         flag_values: The flags that were given, by name.
         ranks: Processes that train the run.
         choice: Choices of the run.

@@ -158,14 +158,24 @@ def test_the_error_names_the_launcher(
     assert re.match(problem.format(by), runs.refusal(capsys, train, "--data", "synthetic", *flags))
 
 
-@pytest.mark.parametrize("error", [None, UserError("a"), OSError("b"), RuntimeError("c")])
-def test_a_rank_that_fails_does_not_wait_for_what_others_never_finish(
-    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (None, []),
+        (UserError("a"), ["a"]),
+        (OSError("b"), ["b"]),
+        (MemoryError(), ["there is not enough memory"]),
+        (RuntimeError("c"), []),
+    ],
+)
+def test_a_rank_that_fails_tells_why_and_does_not_wait_for_what_others_never_finish(
+    error: Exception | None, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = list[bool]()
+    left, problems = list[bool](), list[str]()
 
     class OneOfTwo(Two):
         def report_failure(self, problem: str) -> bool:
+            problems.append(problem)
             return True
 
         def leave(self, *, failed: bool = False) -> None:
@@ -181,6 +191,7 @@ def test_a_rank_that_fails_does_not_wait_for_what_others_never_finish(
         if error is not None:
             raise error
     assert left == [error is not None]
+    assert problems == told
 
 
 def test_a_flag_that_needs_another_is_refused_by_one_of_several(
