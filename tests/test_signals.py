@@ -210,6 +210,34 @@ def test_a_command_cleans_up_though_its_signal_comes_twice_at_once(
     assert (done.returncode, done.stdout, done.stderr) == (status, stdout, stderr)
 
 
+NOTEBOOK = """
+import signal, time
+from ptb_lm.common import cli, signals
+signals.REPEAT_SECONDS = 0.0
+def interrupt_an_import():
+    import slow
+    time.sleep(60)
+def interrupt_twice():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.raise_signal(signal.SIGINT)
+print(cli.run("score", interrupt_an_import), cli.run("score", interrupt_twice))
+import slow
+print(slow.is_whole)
+"""
+
+
+def test_a_program_outlives_the_interruption_of_a_command_that_it_runs(tmp_path: Path) -> None:
+    """As a notebook does, and a program that runs it within an import; a module is not left half imported."""
+    (tmp_path / "slow.py").write_text("import signal; signal.raise_signal(signal.SIGINT); is_whole = True")
+    (tmp_path / "notebook.py").write_text(NOTEBOOK)
+    command = [sys.executable, "-c", "import notebook"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=50)
+    assert (done.returncode, done.stdout) == (0, "130 130\nTrue\n"), done.stderr
+    assert done.stderr == "score: interrupted\n" * 2
+
+
 @pytest.mark.parametrize("error", [None, RuntimeError])
 def test_a_library_that_fails_while_it_waits_gives_the_signals_back(error: type[Exception] | None) -> None:
     def wait() -> None:

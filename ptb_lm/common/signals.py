@@ -19,8 +19,12 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 REPEAT_SECONDS = 1.0  # within which the same signal is no second request
 NEVER_REPEATED = "SIGHUP"  # the signal that is no second request, however late
 PATIENCE_SECONDS = 5.0  # until a line says what a process waits for
+IMPORT_SECONDS = 0.1  # after which a signal that came amid an import is sent once more
 
+_is_our_command = False  # whether this process is a command of this package, and no program that imports it
 _command = ""  # the running command, which opens the line
+_imports = 0  # the imports that had begun where the command did
+_found: dict[int, Any] = {}  # the handlers of the program that runs the command, by signal
 # The signal that the command has already stopped for. Signals that come while it ends change nothing
 # (`_stop` and `_end` look at it).
 answered_signal: int | None = None
@@ -121,21 +125,23 @@ def handled_signals() -> list[int]:
 def handle_signals(command: str) -> Iterator[None]:
     """Inside this context the first signal raises StopSignal; the same one a second later ends the process.
 
-    As with StopRequest, others after it change nothing: a launcher may have handed it on, for example.
+    As with StopRequest, others after it change nothing: a launcher may have handed it on, for example. In a
+    program that imports this package, which has more to lose, the later one is that program's.
 
     Args:
         command: The command as the user typed it.
     """
-    global _command, answered_signal
-    before, _command, answered_signal = _command, command, None
+    global _command, _imports, _found, answered_signal
+    before = _command, _imports, _found
+    _command, _imports, answered_signal = command, _count_imports(sys._getframe()), None
     _first_times.clear()
-    previous = {number: signal.signal(number, _stop) for number in handled_signals()}
+    _found = {number: signal.signal(number, _stop) for number in handled_signals()}
     try:
         yield
     finally:
-        for number, handler in previous.items():
+        for number, handler in _found.items():
             signal.signal(number, handler)
-        _command = before
+        _command, _imports, _found = before
 
 
 @contextlib.contextmanager
@@ -187,7 +193,8 @@ def handle_in_libraries(waits: str = "", *, blocks_python: bool = False) -> Iter
 
 def handle_from_start() -> None:
     """Let a signal end a command with a line while it imports, and as it exits."""
-    global _command
+    global _command, _is_our_command
+    _is_our_command = True
     modules = sys.argv[0] == "-m"  # Python looks for the module
     _command = " ".join(["python", *sys.orig_argv[1:3]]) if modules else command_name(*sys.argv[1:2] or [""])
     for number in handled_signals():
@@ -197,15 +204,24 @@ def handle_from_start() -> None:
 def _stop(number: int, frame: FrameType | None) -> None:
     if answered_signal is not None:
         return
+    # Modules in C make other errors of an exception, or lose it, and none can be imported again then.
+    is_importing = _count_imports(frame) > _imports
+    if is_importing and not _is_our_command:
+        threading.Timer(IMPORT_SECONDS, _send_again, [number]).start()
+        return
     is_first = not _first_times
     if add_signal(number, _first_times):
-        _hand_on(number, signal.SIG_DFL)
+        _hand_on(number, signal.SIG_DFL if _is_our_command else _found[number])
     if not is_first:
         return
-    if _is_importing(frame):
-        # Modules in C make other errors of an exception, or lose it. Commands import before they begin.
+    if is_importing:  # commands import before they begin
         _end(number)
     raise StopSignal(number)
+
+
+def _send_again(number: int) -> None:
+    if _command:  # it still runs
+        os.kill(os.getpid(), number)
 
 
 def _hand_on(number: int, handler: Any) -> None:
@@ -222,9 +238,10 @@ def _end(number: int) -> NoReturn:
     os._exit(128 + (answered_signal or number))
 
 
-def _is_importing(frame: FrameType | None) -> bool:
+def _count_imports(frame: FrameType | None) -> int:
+    """Return the number of Python's own functions in a stack of calls that import modules."""
+    count = 0
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
+        count += frame.f_code.co_filename.startswith("<frozen importlib")
         frame = frame.f_back
-    return False
+    return count
