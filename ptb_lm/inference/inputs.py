@@ -107,9 +107,10 @@ def encode_lines(
             sentence = _with_newlines(line).removesuffix("\n")
             if "\n" in sentence:
                 raise UserError("a line's end ends a sentence: give each as a string of its own")
-            yield encode(f"{sentence}\n", vocabulary, begins=begins or number > 1, tokenizer=tokenizer)
+            words = encode(f"{sentence}\n", vocabulary, begins=begins or number > 1, tokenizer=tokenizer)
         except UserError as error:
             raise LineError(number, str(error)) from None
+        yield words  # not above: a generator that is closed at Python's end has no globals to look up
 
 
 def _with_newlines(text: str) -> str:

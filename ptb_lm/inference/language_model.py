@@ -5,6 +5,7 @@ V = vocabulary, E = embedding width.
 
 import copy
 import dataclasses
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +40,62 @@ if TYPE_CHECKING:
 
 PREDICTIONS = 5  # words of `predict`, unless `k` is given
 LONGEST_SENTENCE = 10_000  # words of `generate`: the likeliest words may go in a circle that has no <eos>
+
+
+class _SharedReader:
+    """The reader of a model and its copies, made when it is first used.
+
+    Unpickling makes none: a worker of multiprocessing that fails to unpickle its task never answers.
+
+    Args:
+        config: The hyper-parameters.
+        weights: The trained weights; they are held until the reader is made.
+        choice: What computes.
+        vocabulary: The words.
+    """
+
+    def __init__(
+        self, config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, vocabulary: Vocabulary
+    ) -> None:
+        self._config, self._choice, self._vocabulary = config, choice, vocabulary
+        self._weights: Mapping[str, NDArray[Any]] = weights
+        self._reader: TextReader | None = None
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        weights = self._weights or self.reader.backend.export_weights()
+        return type(self), (self._config, weights, self._choice, self._vocabulary)
+
+    @property
+    def reader(self) -> TextReader:
+        """The reader.
+
+        Raises:
+            UserError: The process was forked, and the backend cannot compute in it; or as
+                ptb_lm.model.backend.build does.
+        """
+        check_not_forked()
+        with self._lock:
+            if self._reader is None:
+                self._reader = TextReader(
+                    build(self._config, self._weights, self._choice),
+                    vocabulary=self._vocabulary,
+                    max_tokens=tokens_per_call(self._config, len(self._vocabulary)),
+                )
+                self._weights = {}
+            return self._reader
+
+    @property
+    def device(self) -> str | None:
+        """The device, for people; None if there is no reader yet."""
+        return self._reader and self._reader.backend.environment()["device"]
+
+    @cached_property
+    def embeddings(self) -> NDArray[np.floating]:
+        """The words' vectors [V, E]; read only."""
+        vectors_VE = self.reader.backend.export_weights()["embedding"]
+        vectors_VE.flags.writeable = False
+        return vectors_VE
 
 
 class LanguageModel:
@@ -83,11 +140,8 @@ class LanguageModel:
         self.config, self.choice, self.run = config, choice, run
         self.vocabulary, self.tokenizer = vocabulary, tokenizer
         self.state: Position | None = None
-        self._reader = TextReader(
-            build(config, weights, choice),
-            vocabulary=vocabulary,
-            max_tokens=tokens_per_call(config, len(vocabulary)),
-        )
+        self._shared = _SharedReader(config, weights, choice, vocabulary)
+        _ = self.reader
 
     def __repr__(self) -> str:
         facts = {
@@ -97,31 +151,19 @@ class LanguageModel:
             "layers": self.config.hidden_sizes,
             "words": len(self.vocabulary),
             **{name: getattr(self.choice, name) for name in ("framework", "model", "precision")},
-            "device": self._reader.backend.environment()["device"],
+            "device": self._shared.device,
         }
         return f"LanguageModel({', '.join(f'{name}={value!r}' for name, value in facts.items() if value)})"
-
-    def __copy__(self) -> "LanguageModel":
-        """Return another reader of the same weights: a model with a `state` of its own."""
-        model = object.__new__(type(self))
-        model.__dict__.update(self.__dict__)
-        return model
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return the arguments of a model with the same weights, and the same `state`, for pickle."""
-        weights = self.backend.export_weights()
-        arguments = self.config, weights, self.choice, self.vocabulary, self.tokenizer, self.run
-        return type(self), arguments, {"state": self.state}
 
     @property
     def reader(self) -> TextReader:
         """The reader of texts, on the backend that computes.
 
         Raises:
-            UserError: The process was forked, and the backend cannot compute in it.
+            UserError: The process was forked, and the backend cannot compute in it; or, if the model was
+                pickled, as ptb_lm.model.backend.build does.
         """
-        check_not_forked()
-        return self._reader
+        return self._shared.reader
 
     @property
     def backend(self) -> Backend:
@@ -164,7 +206,7 @@ class LanguageModel:
         )
         # A stream is one row: a longer one gains nothing.
         most = self.reader.max_tokens if carry_state else CHUNK_WORDS
-        score = self._score_stream if carry_state else self.reader.score_independent
+        score = self._score_stream if carry_state else self._score_independent
         return (
             SentenceScore(
                 sentence.words, check_scores(log_p_N) / NATS_PER_UNIT[unit], sentence.is_unknown, unit
@@ -249,12 +291,10 @@ class LanguageModel:
         position = self._read(prompt, carry_state=carry_state)
         return self._generate(position, sampler, length, carry_state=carry_state)
 
-    @cached_property
+    @property
     def embeddings(self) -> NDArray[np.floating]:
         """The words' vectors [V, E], in the order of the vocabulary; read only."""
-        vectors_VE = self.backend.export_weights()["embedding"]
-        vectors_VE.flags.writeable = False
-        return vectors_VE
+        return self._shared.embeddings
 
     def nearest(self, word: str, k: int | None = None) -> list[Neighbour]:
         """Return the k words whose embeddings have the smallest angle to a word's, the nearest first.
@@ -308,6 +348,9 @@ class LanguageModel:
                 return
             count += 1
             yield word
+
+    def _score_independent(self, targets: list[Ids]) -> list[NDArray[np.float64]]:
+        return self.reader.score_independent(targets)  # looked up for each chunk: the process may have forked
 
     def _score_stream(self, targets: list[Ids]) -> list[NDArray[np.float64]]:
         self.state, log_p = self.reader.score_stream(targets, self.reader.resume(self.state))

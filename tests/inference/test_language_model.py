@@ -23,7 +23,7 @@ from support import ROOT, installed
 import ptb_lm
 from ptb_lm.common.errors import DivergenceError, LineError, UserError
 from ptb_lm.data.preparation import SPACE
-from ptb_lm.inference import language_model, reader
+from ptb_lm.inference import inputs, language_model, reader
 from ptb_lm.inference.inputs import encode_lines
 from ptb_lm.inference.language_model import LanguageModel
 from ptb_lm.inference.sampling import Sampler
@@ -243,6 +243,16 @@ def test_only_a_window_of_sentences_is_read_ahead(
         assert count <= read < count + reader.CHUNK_SENTENCES
     sentences = encode_lines(["a b c"] * 10, model.vocabulary)
     assert [len(window) for window in reader.chunk_sentences(sentences, words=12)] == [3, 3, 3, 1]
+
+
+def test_scores_that_nobody_asks_for_are_dropped_at_python_s_end(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When modules have lost their names."""
+    sentences = encode_lines(["a"] * 2, model.vocabulary)
+    next(sentences)
+    monkeypatch.setattr(inputs, "UserError", None)
+    sentences.close()  # type: ignore[attr-defined]
 
 
 def test_batches_are_of_like_lengths_and_hold_every_sentence_once() -> None:
