@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -105,17 +105,18 @@ def hold_back_stderr() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def set_variable(name: str, value: str) -> Iterator[None]:
-    """Return a context in which a variable of the environment has a value."""
-    before = os.environ.get(name)
-    os.environ[name] = value
+def set_variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Return a context in which variables of the environment have some values."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ |= values
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _seconds_of_other_processes() -> float | None:

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
@@ -114,11 +114,11 @@ def describe_signal(number: int) -> str:
     return f"ended by {names.get(number, f'signal {number}')}"
 
 
-def handled_signals() -> list[int]:
-    """Return the signals to handle here: not those ignored from the start (nohup, a shell's `&`)."""
+def handled_signals(numbers: Sequence[signal.Signals] = SIGNALS) -> list[signal.Signals]:
+    """Return those signals to handle here that are not ignored from the start (nohup, a shell's `&`)."""
     if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
         return []
-    return [number for number in SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    return [number for number in numbers if signal.getsignal(number) not in (signal.SIG_IGN, None)]
 
 
 @contextlib.contextmanager

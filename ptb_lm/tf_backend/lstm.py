@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.host import set_variable
+from ptb_lm.common.host import set_variables
 from ptb_lm.model.backend import Arrays
 from ptb_lm.tf_backend.block_ops import block_cell, block_lstm
 from ptb_lm.tf_backend.cells import Layer, LayerState, SteppedLayer
@@ -163,7 +163,7 @@ def import_keras() -> Any:
     Raises:
         UserError: Keras was imported before, and computes with another library.
     """
-    with set_variable("KERAS_BACKEND", "tensorflow"):
+    with set_variables({"KERAS_BACKEND": "tensorflow"}):
         import keras  # here, because it takes seconds and no other layer needs it
 
     if (found := keras.config.backend()) != "tensorflow":

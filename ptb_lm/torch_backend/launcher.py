@@ -51,23 +51,24 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
     """
     if device != "cpu" and gpu.is_seen():
         check_gpus(processes)
-    # By default each would start a thread for every core.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(host.cores()) // processes)))
     # The signals that stop this process: nohup makes it and its ranks ignore SIGHUP.
-    heeded = [each.name for each in HANDLED_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(heeded)
+    heeded = signals.handled_signals(HANDLED_SIGNALS)
+    variables = {
+        # By default each would start a thread for every core.
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, len(host.cores()) // processes))),
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(each.name for each in heeded),
+        LAUNCHER: str(os.getpid()),
+    }
     try:
-        with _silence_library(), tempfile.NamedTemporaryFile() as continuation:
-            os.environ |= {CONTINUATION: continuation.name, LAUNCHER: str(os.getpid())}
-            exit_codes, ended = _run(command, processes)
+        with _silence_library(heeded), tempfile.NamedTemporaryFile() as continuation:
+            with host.set_variables({**variables, CONTINUATION: continuation.name}):
+                exit_codes, ended = _run(command, processes)
             advice = os.fsdecode(continuation.read())
     except SignalException as stop:
         return 128 + stop.sigval
     except (RendezvousError, RuntimeError) as error:  # RuntimeError: of the network
         first_line = str(error).partition("\n")[0]
         raise UserError(f"the {processes} processes could not be started: {first_line}") from None
-    finally:
-        os.environ.pop(LAUNCHER, None)  # what this process starts later may outlive it
     return _report_failures(exit_codes, ended, processes, advice=advice) if exit_codes else 0
 
 
@@ -139,15 +140,18 @@ def _run(command: Sequence[str], processes: int) -> tuple[dict[int, int], Sequen
 
 
 @contextlib.contextmanager
-def _silence_library() -> Iterator[None]:
-    """Return a context in which the library logs nothing, and after which Python's handlers are as before."""
-    found = {each: signal.getsignal(each) for each in HANDLED_SIGNALS}
-    handlers = {each: handler for each, handler in found.items() if handler is not None}  # None: not Python's
+def _silence_library(heeded: Sequence[signal.Signals]) -> Iterator[None]:
+    """Return a context in which the library logs nothing, and after which handlers are as before.
+
+    Args:
+        heeded: The signals that the library takes over.
+    """
+    handlers, level = {each: signal.getsignal(each) for each in heeded}, logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # the processes say it themselves
     try:
         yield
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(level)
         for each, handler in handlers.items():
             signal.signal(each, handler)
 

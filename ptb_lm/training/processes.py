@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ptb_lm.common import cli, signals, streams
+from ptb_lm.common import cli, host, signals, streams
 from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
 from ptb_lm.common.flags import command_words
 from ptb_lm.common.program import CONTINUATION, LAUNCHER, TYPED_COMMAND
@@ -91,12 +91,12 @@ def start(flag_values: dict[str, Any], command: Sequence[str]) -> int:
     choice = Choice.create(framework=_framework(flag_values))
     if "batch_size_per_device" not in flag_values:
         check_divisible(_batch_size(flag_values), flag_values["devices"])
-    os.environ[TYPED_COMMAND] = cli.command_name("train")  # which they name
-    return choice.import_function(choice.framework_row.start)(
-        [sys.executable, *cli.TRAIN.split()[1:], *command],
-        processes=flag_values["devices"],
-        device=_device(flag_values),
-    )
+    with host.set_variables({TYPED_COMMAND: cli.command_name("train")}):  # which they name
+        return choice.import_function(choice.framework_row.start)(
+            [sys.executable, *cli.TRAIN.split()[1:], *command],
+            processes=flag_values["devices"],
+            device=_device(flag_values),
+        )
 
 
 def _batch_size(flag_values: dict[str, Any]) -> int:

@@ -244,13 +244,13 @@ def test_several_processes_continue_a_run_on_its_device(
 
     monkeypatch.setattr(launcher, "start", refuse)
     monkeypatch.setattr(torch_ranks, "join", refuse)
-    monkeypatch.setenv(TYPED_COMMAND, "train")  # which `start` sets, to be restored
     launch(monkeypatch, torchrun=2)
     RunDirectory(tmp_path).write_config(new_config({"device": "cpu"}))
     for flags, device in (({}, "cpu"), ({"device": "auto"}, "auto")):
         flag_values = {"resume": tmp_path, "devices": 2, **flags}
         with pytest.raises(UserError, match=f"^{device}$"):
             processes.start(flag_values, [])
+        assert TYPED_COMMAND not in os.environ
         with pytest.raises(UserError, match=f"^{device}$"), processes.join(flag_values):
             pass
 

@@ -1,6 +1,8 @@
 """Several processes train one run: the same numbers as one, one run directory, stops, faults."""
 
 import contextlib
+import functools
+import logging
 import os
 import random
 import re
@@ -10,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -275,14 +278,25 @@ def test_an_indivisible_batch_is_refused_before_processes_start(
     assert [part for part in parts if part not in err] == []
 
 
-def test_the_launcher_restores_signal_handlers_and_leaves_no_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_the_launcher_restores_what_it_sets_and_leaves_no_file(
+    in_thread: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """In a thread other than the first it sets no signal handlers: Python refuses that."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(logging.root.manager, "disable", logging.DEBUG)
+
+    def settings() -> list[Any]:
+        handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+        return [*handlers, dict(os.environ), logging.root.manager.disable]
+
+    before = settings()
     command = [sys.executable, "-S", "-c", "raise SystemExit(3)"]
-    assert launcher.start(command, processes=1, device="cpu") == 3
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    start = functools.partial(launcher.start, command, processes=1, device="cpu")
+    with ThreadPoolExecutor(1) as threads:
+        assert (threads.submit(start).result() if in_thread else start()) == 3
+    assert settings() == before
     assert not list(tmp_path.iterdir())
 
 
@@ -310,6 +324,7 @@ def test_the_launcher_s_own_signal_is_not_reported(
 # Ranks whose launcher is killed: each writes that SIGTERM came.
 ORPHANED = """
 import os, signal, sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from ptb_lm.training import processes
 from ptb_lm.torch_backend import launcher
@@ -382,6 +397,7 @@ def test_the_launcher_kills_only_at_a_repeated_signal(
 # A rank that dies, and another one that ends when it is told to.
 KILLED = """
 import os, signal, sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 continuation = Path(os.environ[sys.argv[1]])
 if os.environ["RANK"] == "1":

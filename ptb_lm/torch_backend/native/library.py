@@ -170,7 +170,7 @@ def _seal(library: bytes) -> bytes:
 def find_sgemm() -> int | None:
     """Return the address of OpenBLAS's `cblas_sgemm`, one thread a call; None where there is none."""
     # The kernels call it from OpenMP's threads. Its own, if it started any, would take their cores.
-    with _environment_lock, host.set_variable("OPENBLAS_NUM_THREADS", "1"):
+    with _environment_lock, host.set_variables({"OPENBLAS_NUM_THREADS": "1"}):
         try:
             package = importlib.import_module("scipy_openblas32")
             openblas = ctypes.CDLL(str(Path(package.get_lib_dir()) / package.get_library(fullname=True)))
