@@ -88,7 +88,7 @@ class _SharedReader:
     @property
     def device(self) -> str | None:
         """The device, for people; None if there is no reader yet."""
-        return self._reader and self._reader.backend.environment()["device"]
+        return self._reader.backend.environment()["device"] if self._reader else None
 
     @cached_property
     def embeddings(self) -> NDArray[np.floating]:
