@@ -25,6 +25,8 @@ Facts = Mapping[str, str | None]
 STEP_TIMEOUT = "PTB_LM_STEP_TIMEOUT"  # in a training step, after the first of its window's length
 RANK_TIMEOUT = "PTB_LM_RANK_TIMEOUT"  # while a process imports, reads, compiles, or writes to a slow disk
 DEFAULT_TIMEOUTS = {STEP_TIMEOUT: 45.0, RANK_TIMEOUT: 300.0}
+# The part of a timeout that counts as silence. An exchange in the background begins before it is waited for.
+SILENCE_SHARE = 0.9
 MAX_TIMEOUT = 1e6  # timeouts of torch overflow with many more
 
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by any launcher of torch

@@ -8,6 +8,7 @@ zeros.
 import contextlib
 import pickle
 import re
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from typing_extensions import override
 
 from ptb_lm.common import signals
 from ptb_lm.common.errors import LostRankError, UserError
-from ptb_lm.model.ranks import RANK_TIMEOUT, TRAINING_JOBS, Ranks, tf_config, timeout
+from ptb_lm.model.ranks import RANK_TIMEOUT, SILENCE_SHARE, TRAINING_JOBS, Ranks, tf_config, timeout
 
 T = TypeVar("T")
 
@@ -149,16 +150,17 @@ class TensorFlowRanks(Ranks):
         Raises:
             LostRankError: Another rank has ended, or is silent.
         """
+        start = time.monotonic()
         try:
             with signals.handle_in_libraries():
                 yield
         except LOST as error:
-            raise self._find_lost(error) from error
+            raise self._find_lost(error, time.monotonic() - start) from error
 
-    def _find_lost(self, error: tf.errors.OpError) -> LostRankError:
-        """Return the error that names the ranks that TensorFlow misses."""
-        if isinstance(error, tf.errors.DeadlineExceededError):
-            seconds = timeout(RANK_TIMEOUT).total_seconds()
+    def _find_lost(self, error: tf.errors.OpError, seconds: float) -> LostRankError:
+        """Return the error that names the ranks that TensorFlow misses, which it has noticed after a time."""
+        is_late = isinstance(error, tf.errors.DeadlineExceededError)  # or the time of a heartbeat is over
+        if is_late and seconds > SILENCE_SHARE * timeout(RANK_TIMEOUT).total_seconds():
             return LostRankError(f"a rank did not answer for {seconds:.0f} seconds", speaker=True)
         # TensorFlow lists the tasks whose heartbeats stopped.
         tasks = TASK.findall(error.message) if "heartbeat" in error.message else []

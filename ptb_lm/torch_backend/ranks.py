@@ -23,13 +23,18 @@ from typing_extensions import override
 
 from ptb_lm.common import signals
 from ptb_lm.common.errors import LostRankError, UserError
-from ptb_lm.model.ranks import RANK_TIMEOUT, STEP_TIMEOUT, TORCHRUN_VARIABLES, Ranks, timeout
+from ptb_lm.model.ranks import (
+    RANK_TIMEOUT,
+    SILENCE_SHARE,
+    STEP_TIMEOUT,
+    TORCHRUN_VARIABLES,
+    Ranks,
+    timeout,
+)
 from ptb_lm.torch_backend import gpu
 
 T = TypeVar("T")
 
-# The part of a timeout that counts as silence. An exchange in the background begins before it is waited for.
-SILENCE_SHARE = 0.9
 ROLL_CALL_SECONDS = 3.0  # in which the others must say that they are still there
 REPORT_SECONDS = 2.0  # in which the first rank must say what went wrong, before others do
 

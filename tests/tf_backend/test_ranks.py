@@ -21,6 +21,7 @@ from ptb_lm.model.ranks import Ranks
 
 tf = pytest.importorskip("tensorflow")
 
+from ptb_lm.tf_backend import ranks as tf_ranks  # noqa: E402
 from ptb_lm.tf_backend.ranks import TensorFlowRanks, join  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -62,21 +63,24 @@ def test_the_chief_is_the_first_rank(
 
 
 @pytest.mark.parametrize(
-    ("cluster", "error", "noun"),
+    ("cluster", "error", "waited", "noun"),
     [
-        (WORKERS, tf.errors.UnavailableError, "rank 1 of 3"),
-        (WITH_CHIEF, tf.errors.UnavailableError, "rank 2 of 3"),
-        (WORKERS, tf.errors.DeadlineExceededError, "7 seconds"),
+        (WORKERS, tf.errors.UnavailableError, 1, "rank 1 of 3"),
+        (WITH_CHIEF, tf.errors.UnavailableError, 1, "rank 2 of 3"),
+        (WORKERS, tf.errors.DeadlineExceededError, 7, "a rank did not answer for 7 seconds"),
+        (WORKERS, tf.errors.DeadlineExceededError, 1, "rank 1 of 3 has ended"),
     ],
 )
 def test_a_lost_rank_is_named(
-    cluster: dict[str, Any], error: Any, noun: str, monkeypatch: pytest.MonkeyPatch
+    cluster: dict[str, Any], error: Any, waited: int, noun: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(monkeypatch, cluster, next(iter(cluster)))
     monkeypatch.setenv(model_ranks.RANK_TIMEOUT, "7")
     message = "the heartbeat of these tasks stopped: /job:worker/replica:0/task:1"
     ranks = TensorFlowRanks(fake_strategy())
-    with pytest.raises(LostRankError, match=noun), ranks.collective():
+    clock = iter([100.0, 100.0 + waited])
+    monkeypatch.setattr(tf_ranks, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with pytest.raises(LostRankError, match=f"^{noun}"), ranks.collective():
         raise error(None, None, message)
 
 
