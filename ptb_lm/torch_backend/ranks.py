@@ -107,15 +107,18 @@ def _agree_on_session(store: Any, rank: int, size: int, *, seconds: float) -> st
         seconds: The time for which the first rank waits for the others.
 
     Raises:
-        RuntimeError: Some did not come.
+        RuntimeError: Some did not come, or were told of another number.
     """
     name, end = uuid.uuid4().hex, time.monotonic() + seconds
     if rank > 0:
         store.set(f"hello/{rank}", name)
         session: str = store.get(f"welcome/{name}").decode()
-        store.set(f"joined/{session}/{rank}", "")
+        size_of_first = int(store.get(f"size/{session}"))
+        store.set(f"joined/{session}/{rank}", str(size))
+        _check_size(rank, size, size_of_first)
         return session
-    while missing := [other for other in range(1, size) if not store.check([f"joined/{name}/{other}"])]:
+    store.set(f"size/{name}", str(size))
+    while missing := [other for other in range(1, size) if not _has_joined(store, name, other, size)]:
         if time.monotonic() > end:
             raise RuntimeError(f"rank {missing[0]} did not come")
         for other in missing:
@@ -123,6 +126,18 @@ def _agree_on_session(store: Any, rank: int, size: int, *, seconds: float) -> st
                 store.set(f"welcome/{store.get(f'hello/{other}').decode()}", name)
         time.sleep(0.02)
     return name
+
+
+def _has_joined(store: Any, session: str, rank: int, size: int) -> bool:
+    if not store.check([f"joined/{session}/{rank}"]):
+        return False
+    _check_size(rank, int(store.get(f"joined/{session}/{rank}")), size)
+    return True
+
+
+def _check_size(rank: int, size: int, size_of_first: int) -> None:
+    if size != size_of_first:
+        raise RuntimeError(f"rank {rank} was told of {size} processes, rank 0 of {size_of_first}")
 
 
 def check_gpus(processes: int) -> None:

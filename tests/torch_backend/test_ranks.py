@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -85,6 +86,17 @@ def test_a_rank_is_called_silent_only_after_the_whole_timeout(
     assert ("50 seconds" in str(lost.value)) == (waited == 50)
     assert ("ended" in str(lost.value)) == (waited != 50)
     assert lost.value.speaker
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (3, 2)])
+def test_ranks_that_were_told_of_other_numbers_say_so(sizes: tuple[int, int]) -> None:
+    store, said = dist.HashStore(), f"rank 1 was told of {sizes[1]} processes, rank 0 of {sizes[0]}"
+    with ThreadPoolExecutor(2) as pool:
+        ranks = [
+            pool.submit(torch_ranks._agree_on_session, store, rank, size, seconds=20)
+            for rank, size in enumerate(sizes)
+        ]
+    assert [str(rank.exception()) for rank in ranks] == [said, said]
 
 
 class ClosedStore:
