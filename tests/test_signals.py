@@ -1,8 +1,12 @@
 """Signals, broken streams and two processes at once: nothing is lost, and the status and the line say so."""
 
+import collections
+import ctypes
 import functools
+import operator
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +30,8 @@ pytestmark = pytest.mark.slow
 
 # Of what gets a signal: it does not come to its end before, however late that is.
 ENDLESS = 1000
+# For REPEAT_SECONDS: a file's clock, by which a signal's time is known, may be some milliseconds behind.
+AT_ONCE = -1.0
 DECAY = ("--lr-decay", "0.98")
 # To which a run goes on that was stopped in one of its first epochs, as they all are unless a machine hangs.
 EPOCHS = 6
@@ -170,13 +176,48 @@ def test_a_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.Mo
             signal.raise_signal(number)
             signal.raise_signal(number)
             assert stop.signal_number == number
-            monkeypatch.setattr(signals, "REPEAT_SECONDS", 0.0)
+            monkeypatch.setattr(signals, "REPEAT_SECONDS", AT_ONCE)
             if number == signal.SIGTERM:
                 with pytest.raises(signals.StopSignal):
                     signal.raise_signal(number)
             else:
                 signal.raise_signal(number)
             monkeypatch.undo()
+
+
+def test_a_signal_is_repeated_when_it_was_sent_not_when_its_handler_runs() -> None:
+    """The handler of one sent within a second runs later, because the main thread is in C until then."""
+    kill = functools.partial(ctypes.CDLL(None).kill, os.getpid(), signal.SIGTERM)  # os.kill runs the handler
+
+    def is_stopped(seconds_in_c: float) -> bool:
+        try:
+            collections.deque(map(operator.call, [kill, functools.partial(time.sleep, seconds_in_c)]))
+        except signals.StopSignal:
+            return True
+        return False
+
+    with signals.handle_signals("train"), signals.StopRequest() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        assert not is_stopped(1.5 * signals.REPEAT_SECONDS)
+        assert stop.signal_number == signal.SIGTERM
+        assert is_stopped(0.1)
+
+
+def test_a_host_s_wakeup_fd_gets_the_signals_that_came() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        before = signal.set_wakeup_fd(ours.fileno())
+        try:
+            with signals.StopRequest(), signals.StopRequest():
+                signal.raise_signal(signal.SIGTERM)
+                signal.raise_signal(signal.SIGHUP)
+            signal.set_wakeup_fd(found := signal.set_wakeup_fd(-1))
+        finally:
+            signal.set_wakeup_fd(before)
+        assert found == ours.fileno()
+        assert theirs.recv(10) == bytes([signal.SIGTERM, signal.SIGHUP])
 
 
 STOPPED = """
@@ -198,7 +239,7 @@ sys.exit(cli.run("bench", body))
     ("repeat_seconds", "status", "stdout", "stderr"),
     [
         (60.0, 128 + signal.SIGTERM, "cleaned up\n", "bench: ended by SIGTERM\n"),
-        (0.0, -signal.SIGTERM, "", ""),
+        (AT_ONCE, -signal.SIGTERM, "", ""),
     ],
 )
 def test_a_command_cleans_up_though_its_signal_comes_twice_at_once(
@@ -213,7 +254,7 @@ def test_a_command_cleans_up_though_its_signal_comes_twice_at_once(
 NOTEBOOK = """
 import signal, time
 from ptb_lm.common import cli, signals
-signals.REPEAT_SECONDS = 0.0
+signals.REPEAT_SECONDS = -1.0
 def interrupt_an_import():
     import slow
     time.sleep(60)

@@ -1,6 +1,7 @@
 """Signals that end a command: it prints a line and exits with 128 + N, or stops at the next safe place."""
 
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ _is_our_command = False  # whether this process is a command of this package, an
 _command = ""  # the running command, which opens the line
 _imports = 0  # the imports that had begun where the command did
 _found: dict[int, Any] = {}  # the handlers of the program that runs the command, by signal
+_arrivals = -1  # the file that the numbers of signals are written to as they come (`_note_arrivals`)
 # The signal that the command has already stopped for. Signals that come while it ends change nothing
 # (`_stop` and `_end` look at it).
 answered_signal: int | None = None
@@ -64,8 +66,10 @@ class StopRequest:
         self.signal_number: int | None = None
         self._previous: dict[int, Any] = {}
         self._first_times: dict[int, float] = {}
+        self._arrivals = _note_arrivals()
 
     def __enter__(self) -> "StopRequest":
+        self._arrivals.__enter__()
         self._previous = {number: signal.signal(number, self._handle) for number in handled_signals()}
         return self
 
@@ -77,6 +81,7 @@ class StopRequest:
             answered_signal = self.signal_number
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        self._arrivals.__exit__(None, None, None)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if add_signal(number, self._first_times) and not self.is_one_of_several:
@@ -93,17 +98,56 @@ class StopRequest:
 def add_signal(number: int, first_times: dict[int, float]) -> bool:
     """Add a signal to those that came; return whether it came before, and is sent on purpose once more.
 
-    Within a second it is not sent on purpose. A machine that shuts down signals all processes, for example,
-    and a parent hands the signal on to a child that has it already. A terminal that closes sends SIGHUP
-    twice, by the shell and by the kernel, at any distance; so SIGHUP never counts.
+    One sent within a second is not sent on purpose, however late its handler runs. A machine that shuts down
+    signals all processes, for example, and a parent hands the signal on to a child that has it already. A
+    terminal that closes sends SIGHUP twice, by the shell and by the kernel, at any distance; so SIGHUP never
+    counts.
 
     Args:
         number: The signal.
-        first_times: When each signal came first, by time.monotonic.
+        first_times: When each signal was first handled, by time.monotonic.
     """
     now = time.monotonic()
     is_new, first = number not in first_times, first_times.setdefault(number, now)
-    return not is_new and now - first >= REPEAT_SECONDS and signal.Signals(number).name != NEVER_REPEATED
+    is_late = now - _seconds_since_arrival(number) - first >= REPEAT_SECONDS
+    return not is_new and is_late and signal.Signals(number).name != NEVER_REPEATED
+
+
+@contextlib.contextmanager
+def _note_arrivals() -> Iterator[None]:
+    """Inside this context it is known when a signal came; its handler runs when the main thread leaves C.
+
+    CPython's handler in C writes the signal's number to the "wakeup fd" at once, and the time of that file's
+    change is then the signal's. A pipe would keep no such time. A wakeup fd that was there (asyncio's) gets
+    the numbers at the end.
+    """
+    global _arrivals
+    if _arrivals >= 0 or not handled_signals() or not hasattr(os, "memfd_create"):
+        yield
+        return
+    _arrivals = file = os.memfd_create("signals")
+    os.set_blocking(file, False)
+    previous = signal.set_wakeup_fd(file)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous)
+        _arrivals = -1
+        with contextlib.suppress(OSError):  # there is none, it is full, or closed
+            os.write(previous, _numbers(file))
+        os.close(file)
+
+
+def _seconds_since_arrival(number: int) -> float:
+    """Return how long ago a signal came last; infinity if that is not known, as another one came later."""
+    if _arrivals < 0:
+        return 0.0
+    changed = os.fstat(_arrivals).st_mtime  # before the number is read: a newer number gets an older time
+    return max(0.0, time.time() - changed) if _numbers(_arrivals)[-1:] == bytes([number]) else math.inf
+
+
+def _numbers(file: int) -> bytes:
+    return os.pread(file, os.fstat(file).st_size, 0)
 
 
 def describe_signal(number: int) -> str:
@@ -137,7 +181,8 @@ def handle_signals(command: str) -> Iterator[None]:
     _first_times.clear()
     _found = {number: signal.signal(number, _stop) for number in handled_signals()}
     try:
-        yield
+        with _note_arrivals():
+            yield
     finally:
         for number, handler in _found.items():
             signal.signal(number, handler)
