@@ -124,6 +124,8 @@ def test_what_was_measured_or_wrong_holds_a_folder(row: dict[str, Any], tmp_path
     (tmp_path / SETTINGS).write_text(json.dumps({"seed": 1}))
     with pytest.raises(UserError, match=r"\(seed was 1, now 2\)"):
         Record(tmp_path, {"seed": 2})
+    with pytest.raises(UserError, match=r"\(seed was 1, now 2; batch_size was None, now 8\)"):
+        Record(tmp_path, {"seed": 2, "batch_size": 8})
 
 
 def test_settings_that_are_no_object_are_one_sentence(tmp_path: Path) -> None:

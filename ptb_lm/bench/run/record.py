@@ -132,18 +132,18 @@ class Record:
 
 
 def _disagreement(path: Path, settings: Mapping[str, Any]) -> str:
-    """Describe the first difference from the settings that were kept; "" if there is none."""
+    """Describe all differences from the settings that were kept; "" if there is none."""
     if not path.exists():
         return f"has rows, but no {path.name}"
     found = json_files.parse(path.read_bytes(), path)
     if not isinstance(found, dict):
         raise UserError(f"{path} is not a JSON object")
     # What only one of the two says counts too: a variable that was set and is not, or the reverse.
-    for name in {**settings, **found}:
-        was, now = found.get(name), settings.get(name)
-        if was != now:
-            return f"holds rows of another run ({name} was {was!r}, now {now!r})"
-    return ""
+    pairs = {name: (found.get(name), settings.get(name)) for name in {**settings, **found}}
+    changed = "; ".join(
+        f"{name} was {was!r}, now {now!r}" for name, (was, now) in pairs.items() if was != now
+    )
+    return f"holds rows of another run ({changed})" if changed else ""
 
 
 def _key(row: Row) -> Key:
