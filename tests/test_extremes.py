@@ -23,8 +23,9 @@ from ptb_lm.training.run_directory import RunDirectory
 
 
 def test_a_learning_rate_beyond_a_float_is_refused() -> None:
-    with pytest.raises(UserError, match=r"--lr-decay 1e\+30 .*epoch 13"):
-        SMALL.replace(lr_decay=1e30)
+    for epochs in (13, 99):  # beyond a double, too
+        with pytest.raises(UserError, match=rf"--lr-decay 1e\+30 .*epoch {epochs} "):
+            SMALL.replace(lr_decay=1e30, epochs=epochs)
     assert SMALL.replace(lr_decay=1e30, epochs=5).learning_rate_at(4) == 1e30
     assert SMALL.replace(lr_decay=0.5, epochs=2**31 - 1).learning_rate_at(2**31 - 2) == 0.0
 

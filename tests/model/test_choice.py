@@ -11,6 +11,7 @@ from sequence_classifier import CLASSIFIERS
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import CHOICE_NAMES, MAX_SEED, Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
+from ptb_lm.model.rules import Machine
 
 
 @pytest.mark.parametrize(("framework", "execution"), [("torch", "auto"), ("tensorflow", "graph")])
@@ -24,6 +25,25 @@ def test_the_defaults_are_the_framework_s_own(framework: str, execution: str) ->
         precision="fp32",
         seed=1,
     )
+
+
+def examine(device: str) -> Machine:
+    """Return a machine that has a GPU, as it is seen by a run on this device."""
+    return Machine(device="cpu" if device == "cpu" else "cuda", name=device)
+
+
+@pytest.mark.parametrize(("device", "has_it"), [("cpu", False), ("cuda", True), ("auto", True)])
+def test_a_gpu_s_precision_is_not_had_on_the_cpu_beside_it(device: str, has_it: bool) -> None:
+    registry = {"torch": dataclasses.replace(FRAMEWORKS["torch"], examine=f"{__name__}:examine")}
+    assert Choice.create(registry, device=device).can_have("tf32") == has_it
+
+
+def test_a_module_of_our_own_that_is_missing_is_no_framework_to_install() -> None:
+    choice = Choice.create()
+    with pytest.raises(UserError, match="torch is not installed"):
+        choice.import_function("no_such_framework:build")
+    with pytest.raises(ModuleNotFoundError, match=r"ptb_lm\.no_such_module"):
+        choice.import_function("ptb_lm.no_such_module:build")
 
 
 @pytest.mark.parametrize(

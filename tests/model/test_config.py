@@ -220,6 +220,8 @@ def test_dropout_by_place_is_as_keep_prob_where_none_is_given(
     config = SMALL.replace(num_layers=3, **changes)
     assert config.unit_keep_probs == expected
     assert config.has_dropout == (min(expected) < 1)
+    assert config.replace(embedding_keep_prob=0.9).has_dropout
+    assert config.replace(recurrent_keep_prob=0.9).has_dropout
 
 
 def test_a_run_has_one_average() -> None:

@@ -67,7 +67,7 @@ TIED = MEDIUM.replace(tie_weights=True)
 NARROW_EMBEDDING = MEDIUM.replace(embedding_size=20)
 NARROW = SMALL.replace(hidden_size=199)
 LARGE = MEDIUM.replace(hidden_size=1500)
-MANY_ROWS = MEDIUM.replace(batch_size=129)
+MOST_ROWS, TOO_MANY_ROWS = (MEDIUM.replace(batch_size=rows) for rows in (128, 129))
 MOGRIFIER = MEDIUM.replace(cell="mogrifier_lstm")
 GRU, LAYER_NORM = SMALL.replace(cell="gru"), SMALL.replace(cell="layer_norm_lstm")
 
@@ -108,7 +108,8 @@ GRU, LAYER_NORM = SMALL.replace(cell="gru"), SMALL.replace(cell="layer_norm_lstm
         ({HOPPER}, MEDIUM, {"execution": "eager"}, "cudnn fp32"),
         ({HOPPER}, MEDIUM, {"model": "cudnn"}, "cudnn fp32"),
         ({HOPPER}, MEDIUM, {"precision": "fp32"}, "cudnn fp32"),
-        ({HOPPER}, MANY_ROWS, {}, "cudnn fp32"),
+        ({HOPPER}, MOST_ROWS, {}, "persistent fp16"),
+        ({HOPPER}, TOO_MANY_ROWS, {}, "cudnn fp32"),
         (NATIVE, MOGRIFIER, {}, "block_fused fp32"),
         (set[str](), MOGRIFIER, {}, "block_fused fp32"),
         ({HOPPER}, SMALL, {}, "cudnn fp32"),

@@ -72,8 +72,10 @@ def test_gains_begin_at_one_and_biases_at_zero(cell: str, constants: dict[str, f
     for name, weight in weights.items():
         if name.startswith(f"{cell}.0.") and name.split(".")[2] in constants:
             assert (weight == constants[name.split(".")[2]]).all(), name
+            assert not parameters.is_matrix(name, weight.shape), name
         else:
             assert len(np.unique(weight)) == weight.size, name
+            assert parameters.is_matrix(name, weight.shape) == (name != "softmax.bias"), name
     constant = [name for name, weight in weights.items() if len(np.unique(weight)) < weight.size]
     assert len([name for name in constant if name.startswith(cell)]) == len(constants)
 
