@@ -187,20 +187,25 @@ def test_a_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.Mo
 
 def test_a_signal_is_repeated_when_it_was_sent_not_when_its_handler_runs() -> None:
     """The handler of one sent within a second runs later, because the main thread is in C until then."""
-    kill = functools.partial(ctypes.CDLL(None).kill, os.getpid(), signal.SIGTERM)  # os.kill runs the handler
+    kill = ctypes.CDLL(None).kill  # os.kill would run the handler
+    terminate, interrupt = (
+        functools.partial(kill, os.getpid(), number) for number in (signal.SIGTERM, signal.SIGINT)
+    )
+    wait = functools.partial(time.sleep, 1.5 * signals.REPEAT_SECONDS)
 
-    def is_stopped(seconds_in_c: float) -> bool:
+    def is_stopped(*calls: Callable[[], Any]) -> bool:
         try:
-            collections.deque(map(operator.call, [kill, functools.partial(time.sleep, seconds_in_c)]))
+            collections.deque(map(operator.call, calls))
         except signals.StopSignal:
             return True
         return False
 
-    with signals.handle_signals("train"), signals.StopRequest() as stop:
-        signal.raise_signal(signal.SIGTERM)
-        assert not is_stopped(1.5 * signals.REPEAT_SECONDS)
-        assert stop.signal_number == signal.SIGTERM
-        assert is_stopped(0.1)
+    for another in ([], [interrupt]):  # which comes late, beside it
+        with signals.handle_signals("train"), signals.StopRequest() as stop:
+            signal.raise_signal(signal.SIGTERM)
+            assert not is_stopped(terminate, wait, *another)
+            assert stop.signal_number == signal.SIGTERM
+            assert is_stopped(terminate)
 
 
 def test_a_host_s_wakeup_fd_gets_the_signals_that_came() -> None:
