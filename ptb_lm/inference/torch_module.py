@@ -63,6 +63,7 @@ class PlainLanguageModel(nn.Module):
 
 
 @convert_allocation_errors()
+@torch.inference_mode(False)  # the module can be trained
 def to_torch(config: Config, weights: Mapping[str, NDArray[Any]]) -> PlainLanguageModel:
     """Return a model as a plain module on the CPU, in the precision of its weights, ready to evaluate.
 

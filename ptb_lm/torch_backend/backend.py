@@ -38,6 +38,7 @@ from ptb_lm.torch_backend.training_step import TrainingStep
 
 @convert_allocation_errors()
 @flush_denormals()  # the threads that are started meanwhile inherit it
+@torch.inference_mode(False)  # tensors of a caller's inference mode could not be trained
 def build(
     config: Config, weights: Mapping[str, NDArray[Any]], choice: Choice, ranks: Ranks = SINGLE_PROCESS
 ) -> "TorchBackend":
@@ -149,10 +150,12 @@ class TorchBackend(Backend):
         return export_arrays(self.network.canonical_views())
 
     @override
+    @in_model_context
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
         self.network.load(weights)
 
     @override
+    @in_model_context
     def zero_state(self, batch_size: int) -> State:
         return self.network.stack.zero_state(batch_size)
 

@@ -202,8 +202,6 @@ class SoftmaxLayer:
         finally:
             free.append(largest)
 
-    # The caller's mode must not stay with them: tensors of inference mode cannot be changed outside it.
-    @torch.inference_mode(False)
     def _new_buffers(self, tokens: int) -> Buffers:
         rows, width = self._compute_weight.shape
         inputs = self._compute_weight.new_zeros(tokens, rows)

@@ -70,14 +70,18 @@ class Runtime:
 
     @contextmanager
     def context(self) -> Iterator[None]:
-        """Return a context with torch's settings for the model, in which no caller's torch.autocast rounds.
+        """Return a context with torch's settings for the model, and without the caller's modes.
+
+        No torch.autocast rounds, and gradients are computed where nothing in the context turns them off, also
+        within a caller's torch.no_grad or torch.inference_mode.
 
         Raises:
             OutOfMemoryError: An allocation failed, on either device.
         """
         on_gpu = self.device.type == "cuda"
         settings = hold_settings(gpu_settings(self.precision)) if on_gpu else flush_denormals()
-        with convert_allocation_errors(), torch.autocast(self.device.type, enabled=False), settings:
+        modes = torch.autocast(self.device.type, enabled=False), torch.inference_mode(False)
+        with convert_allocation_errors(), modes[0], modes[1], settings:
             yield
 
     @property

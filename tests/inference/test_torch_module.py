@@ -27,7 +27,8 @@ def test_it_computes_what_the_reference_does(changes: dict[str, object], tiny_co
     """In float64, state carried from window to window, and into one step at a time."""
     config = tiny_config.replace(**changes)
     weights = random_weights(config, VOCABULARY, seed=1)
-    module = to_torch(config, weights)
+    with torch.inference_mode():  # whose tensors cannot have gradients
+        module = to_torch(config, weights)
     state, expected_state = module.zero_state(3), reference.zero_state(weights, 3)
     for x_BT, y_BT in random_windows(config, VOCABULARY, 20, seed=2):
         logits_BTV, state = module(torch.from_numpy(x_BT), state)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rank_program import stopped_at_question
 from runs import assert_equal_runs, result, untimed_rows
 from support import assert_arrays, reference_perplexity
@@ -407,6 +408,15 @@ def test_the_seed_decides(never_stopped: Callable[..., Path], text_folder: Path,
     assert main(arguments(text_folder, again, "--keep-prob", "0.7", "--seed", "1")) == 0
     assert untimed_rows(again) == expected
     assert untimed_rows(never_stopped("--keep-prob", "0.7", "--seed", "2"))[0] != expected[0]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_caller_s_mode_without_gradients_changes_nothing(
+    mode: type, never_stopped: Callable[..., Path], text_folder: Path, tmp_path: Path
+) -> None:
+    with mode():
+        assert main(arguments(text_folder, tmp_path / "run")) == 0
+    assert_equal_runs(tmp_path / "run", never_stopped())
 
 
 FINE = StepMetrics(nll=1.0, gradient_norm=1.0)

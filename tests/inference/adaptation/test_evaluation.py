@@ -99,6 +99,9 @@ def test_without_effect_it_is_the_ordinary_perplexity_and_says_what_it_is(
 def test_settings_are_said_and_matter(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = run_evaluate(capsys, run, "--dynamic", "--dynamic-rate", "0.3", "--dynamic-segment", "3")
     other = run_evaluate(capsys, run, "--dynamic", "--dynamic-rate", "0.1", "--dynamic-segment", "3")
+    with torch.inference_mode():
+        within = run_evaluate(capsys, run, "--dynamic", "--dynamic-rate", "0.3", "--dynamic-segment", "3")
+    assert one == within
     assert one[0] == ["dynamic evaluation: sgd, segments of 3, rate 0.3, decay 0.005"]
     assert one[2] != other[2]
     cached = run_evaluate(
