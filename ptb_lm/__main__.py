@@ -27,12 +27,12 @@ COMMANDS = {
 OPTIONS = {"--help": "show this list; after a command: show its flags", "--version": "show the version"}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[cli.Argument] | None = None) -> int:
     """Run the command that the first argument names; return its exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
     if given and given[0] in COMMANDS:
         return import_command(given[0]).main(given[1:])
-    return cli.run(PROG, lambda: _answer(given))
+    return cli.run(PROG, lambda: _answer(cli.words(given)))
 
 
 def import_command(name: str) -> Any:

@@ -37,11 +37,10 @@ RARE_FLAGS = (
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[cli.Argument] | None = None) -> int:
     """Run the command; return its exit status."""
     command_start = time.perf_counter()
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    return cli.run(PROG, lambda: _train(arguments, command_start))
+    return cli.run(PROG, lambda: _train(cli.words(argv), command_start))
 
 
 def _train(argv: list[str], command_start: float) -> int:

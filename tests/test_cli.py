@@ -17,6 +17,8 @@ from support import ROOT
 
 import ptb_lm
 from ptb_lm import __main__ as commands
+from ptb_lm import score, train
+from ptb_lm.bench import __main__ as bench
 from ptb_lm.common import cli, host, program, streams
 from ptb_lm.common.errors import DivergenceError, UserError
 
@@ -43,6 +45,25 @@ def not_enough_memory() -> int:
 
 def interrupt() -> int:
     raise KeyboardInterrupt
+
+
+def test_a_program_that_runs_a_command_has_its_own_stdout_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command prints what an encoding lacks as escapes; a program may count on an error there."""
+    written = io.BytesIO()
+    with io.TextIOWrapper(written, encoding="ascii") as stdout, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stdout)
+        assert cli.run("score", lambda: print("é") or 0) == 0
+        assert (stdout.errors, written.getvalue()) == ("strict", b"\\xe9\n")
+
+
+def test_a_program_gives_a_command_words_and_paths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for main in (train.main, score.main, bench.main, commands.main):
+        assert main(["--data", 1]) == 2
+        assert "an argument must be a string or a path, not 1" in capsys.readouterr().err
+    assert train.main(["--data", tmp_path / "nothing"]) == 2
+    assert f"{tmp_path}/nothing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ PROG = cli.command_name("bench")
 Flags: TypeAlias = Mapping[str, Mapping[str, Any]]  # what the parser is told of a flag, by its name
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[cli.Argument] | None = None) -> int:
     """Run the command; return its exit status."""
-    return cli.run(PROG, lambda: _command(list(sys.argv[1:] if argv is None else argv)))
+    return cli.run(PROG, lambda: _command(cli.words(argv)))
 
 
 def _command(given: list[str]) -> int:

@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from ptb_lm.common import files, flags, signals, streams
 from ptb_lm.common.errors import DivergenceError, LostRankError, UserError
@@ -18,6 +18,8 @@ from ptb_lm.common.program import command_name as command_name
 
 if TYPE_CHECKING:  # it takes longer to import than --help should
     from tqdm import tqdm
+
+Argument: TypeAlias = str | os.PathLike[str]  # a word of a command line, as a program gives it
 
 TRAIN = "python -m ptb_lm.train"  # the command as records have it, however it was typed
 
@@ -228,6 +230,19 @@ def _tells_width() -> bool:
         return False
 
 
+def words(argv: Sequence[Argument] | None) -> list[str]:
+    """Return the words of a command line: those given, or otherwise those that were typed.
+
+    Raises:
+        UserError: One is neither a text nor a path.
+    """
+    given = sys.argv[1:] if argv is None else argv
+    for each in given:
+        if not isinstance(each, str | os.PathLike):
+            raise UserError(f"an argument must be a string or a path, not {each!r}")
+    return [os.fspath(each) for each in given]
+
+
 def command(
     name: str, description: str, add_flags: Callable[[Parser], None]
 ) -> Callable[[Callable[[argparse.Namespace], None]], Callable[..., int]]:
@@ -243,14 +258,15 @@ def command(
     """
 
     def decorate(work: Callable[[argparse.Namespace], None]) -> Callable[..., int]:
-        def main(argv: Sequence[str] | None = None) -> int:
+        def main(argv: Sequence[Argument] | None = None) -> int:
             """Run the command; return its exit status."""
 
             def body() -> int:
                 parser = Parser(prog=name, description=description)
                 add_flags(parser)
-                arguments = parser.parse_args(argv)
-                arguments.typed_flags = shlex.join(sys.argv[1:] if argv is None else argv)
+                given = words(argv)
+                arguments = parser.parse_args(given)
+                arguments.typed_flags = shlex.join(given)
                 work(arguments)
                 return 0
 
@@ -274,9 +290,8 @@ def run(name: str, body: Callable[[], int]) -> int:
         The exit status: the body's, 2 for what the user can correct, 1 for a failed run, 130 for Ctrl-C,
         128 and its number for another signal.
     """
-    streams.prepare()
     try:
-        with signals.handle_signals(name), _flushed_stdout():
+        with signals.handle_signals(name), streams.prepared(), _flushed_stdout():
             return body()
     except UserError as error:
         return _fail(name, str(error), EXIT_USAGE, error)

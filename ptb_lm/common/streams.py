@@ -8,6 +8,7 @@ import select
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterator
 from typing import TextIO
 
 # Control characters of ASCII and Latin-1, those that turn the direction of what follows, surrogates, and two
@@ -37,6 +38,18 @@ def prepare() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors != "backslashreplace":
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+@contextlib.contextmanager
+def prepared() -> Iterator[None]:
+    """Return a context by `prepare`, after which stdout is that of the program that runs a command in it."""
+    stdout, errors = sys.stdout, getattr(sys.stdout, "errors", None)
+    prepare()
+    try:
+        yield
+    finally:
+        if isinstance(stdout, io.TextIOWrapper) and not stdout.closed and stdout.errors != errors:
+            stdout.reconfigure(errors=errors)
 
 
 def print_to_stderr(line: str) -> None:
