@@ -22,12 +22,19 @@ from ptb_lm.common.errors import UserError
 from ptb_lm.common.host import hold_back_stderr
 from ptb_lm.model import reference
 from ptb_lm.model.config import Config
+from ptb_lm.model.ranks import Ranks
 from ptb_lm.training.run_directory import RunDirectory
 
 tf = pytest.importorskip("tensorflow")
 
 from ptb_lm.tf_backend.cells import run_over_time  # noqa: E402
-from ptb_lm.tf_backend.dropout import device_seed, draw_mask, load_streams, new_stream  # noqa: E402
+from ptb_lm.tf_backend.dropout import (  # noqa: E402
+    device_seed,
+    draw_mask,
+    export_streams,
+    load_streams,
+    new_stream,
+)
 from ptb_lm.tf_backend.loss import (  # noqa: E402
     SoftmaxCrossEntropy,
     SoftmaxLayer,
@@ -126,6 +133,23 @@ def test_a_stream_goes_on_where_it_was_saved_and_on_other_devices_begins_anew() 
     two_streams = [new_stream(1), new_stream(2)]
     load_streams(two_streams, saved)
     assert len({int(each.key) for each in (before, *two_streams)}) == 3
+
+
+def test_each_rank_goes_on_with_the_streams_of_its_own_devices() -> None:
+    """Two ranks of two devices each; and from a run of one device each gets streams of its own."""
+
+    def restored(saved: np.ndarray) -> list[int]:
+        streams = [new_stream(1) for _ in range(4)]
+        for rank in range(2):
+            ranks = Ranks()
+            ranks.rank, ranks.size = rank, 2
+            load_streams(streams[2 * rank : 2 * rank + 2], saved, ranks)
+        return [int(stream.key) for stream in streams]
+
+    assert restored(export_streams([new_stream(seed) for seed in (3, 4, 5, 6)])) == [3, 4, 5, 6]
+    for saved in ([3], [3, 4]):
+        anew = restored(export_streams([new_stream(seed) for seed in saved]))
+        assert len({*anew, *saved}) == 4 + len(saved)
 
 
 @pytest.mark.parametrize(

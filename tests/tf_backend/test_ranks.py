@@ -84,6 +84,24 @@ def test_a_lost_rank_is_named(
         raise error(None, None, message)
 
 
+TASKS = "/job:worker/replica:0/task:0, /job:worker/replica:0/task:2"
+
+
+@pytest.mark.parametrize(
+    ("message", "noun"),
+    [
+        (f"the heartbeat of these tasks stopped: {TASKS}", "rank 2 of 3 has"),  # not this one
+        (f"the connection between {TASKS} was closed", "a rank has"),  # who has ended is not known
+    ],
+)
+def test_a_rank_that_may_be_there_is_not_called_lost(
+    message: str, noun: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(monkeypatch, WORKERS)
+    with pytest.raises(LostRankError, match=f"^{noun}"), TensorFlowRanks(fake_strategy()).collective():
+        raise tf.errors.UnavailableError(None, None, message)
+
+
 @pytest.mark.parametrize(
     "value",
     [
