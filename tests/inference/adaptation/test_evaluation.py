@@ -19,7 +19,7 @@ import runs
 from support import reference_perplexity
 
 from ptb_lm import evaluate
-from ptb_lm.common import nvidia
+from ptb_lm.common import cli, nvidia
 from ptb_lm.inference.adaptation import DynamicEvaluation, NeuralCache, read_flags
 from ptb_lm.training import run_data
 from ptb_lm.training.run_config import RunConfig
@@ -378,7 +378,9 @@ def test_impossible_flags_are_refused(
 
 @pytest.mark.parametrize("flags", [["--dynamic-rule", "rms"], ["--tune"]])
 def test_damping_goes_with_whatever_tries_the_rule_rms(flags: list[str]) -> None:
-    given = evaluate._parser().parse_args(["RUN", "--dynamic", "--dynamic-damping", "2", *flags])
+    parser = cli.Parser(prog="evaluate", description="")
+    evaluate._add_flags(parser)
+    given = parser.parse_args(["RUN", "--dynamic", "--dynamic-damping", "2", *flags])
     request = read_flags(given)
     assert request is not None
     assert request.adaptation.dynamic is not None
