@@ -324,7 +324,6 @@ def test_the_launcher_s_own_signal_is_not_reported(
 # Ranks whose launcher is killed: each writes that SIGTERM came.
 ORPHANED = """
 import os, signal, sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from ptb_lm.training import processes
 from ptb_lm.torch_backend import launcher
