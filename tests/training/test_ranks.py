@@ -396,7 +396,6 @@ def test_the_launcher_kills_only_at_a_repeated_signal(
 # A rank that dies, and another one that ends when it is told to.
 KILLED = """
 import os, signal, sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 continuation = Path(os.environ[sys.argv[1]])
 if os.environ["RANK"] == "1":
