@@ -303,6 +303,15 @@ def test_a_closed_stdout_is_no_error(text: str) -> None:
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
+@pytest.mark.slow
+def test_in_a_program_too_a_closed_stdout_is_the_null_device() -> None:
+    """No other file has its number, to which a library would print."""
+    body = "lambda: not os.path.samestat(os.fstat(1), os.stat(os.devnull))"
+    code = f"import os, sys; from ptb_lm.common import cli; sys.exit(cli.run('command', {body}))"
+    closing = ["sh", "-c", 'exec "$@" >&-', "sh"]
+    assert subprocess.run([*closing, sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
 def buffered() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 

@@ -291,7 +291,8 @@ def run(name: str, body: Callable[[], int]) -> int:
         128 and its number for another signal.
     """
     try:
-        with signals.handle_signals(name), streams.prepared(), _flushed_stdout():
+        # The streams come first: signals open a file, which must not get the number of a closed one.
+        with streams.prepared(), signals.handle_signals(name), _flushed_stdout():
             return body()
     except UserError as error:
         return _fail(name, str(error), EXIT_USAGE, error)
