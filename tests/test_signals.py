@@ -271,16 +271,26 @@ def interrupt_twice():
 print(cli.run("score", interrupt_an_import), cli.run("score", interrupt_twice))
 import slow
 print(slow.is_whole)
+def end_at_once():  # before the signal is sent once more
+    import late
+    return 0
+try:
+    cli.run("score", end_at_once)
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted")
 """
 
 
 def test_a_program_outlives_the_interruption_of_a_command_that_it_runs(tmp_path: Path) -> None:
     """As a notebook does, and a program that runs it within an import; a module is not left half imported."""
-    (tmp_path / "slow.py").write_text("import signal; signal.raise_signal(signal.SIGINT); is_whole = True")
+    for name in ("slow", "late"):
+        text = "import signal; signal.raise_signal(signal.SIGINT); is_whole = True"
+        (tmp_path / f"{name}.py").write_text(text)
     (tmp_path / "notebook.py").write_text(NOTEBOOK)
     command = [sys.executable, "-c", "import notebook"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=50)
-    assert (done.returncode, done.stdout) == (0, "130 130\nTrue\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "130 130\nTrue\ninterrupted\n"), done.stderr
     assert done.stderr == "score: interrupted\n" * 2
 
 

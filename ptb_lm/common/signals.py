@@ -265,7 +265,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _send_again(number: int) -> None:
-    if _command:  # it still runs
+    # If the command has ended meanwhile, the signal is the program's; but not if the command stopped for it.
+    if _command or not _first_times:
         os.kill(os.getpid(), number)
 
 
