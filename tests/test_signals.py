@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -292,6 +293,39 @@ def test_a_program_outlives_the_interruption_of_a_command_that_it_runs(tmp_path:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=50)
     assert (done.returncode, done.stdout) == (0, "130 130\nTrue\ninterrupted\n"), done.stderr
     assert done.stderr == "score: interrupted\n" * 2
+
+
+def test_a_command_in_another_thread_leaves_the_signals_to_that_of_the_main_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(signals, "REPEAT_SECONDS", AT_ONCE)
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def run_another() -> None:
+        with signals.handle_signals("score"):
+            has_begun.set()
+            may_end.wait()
+
+    another = threading.Thread(target=run_another)
+    try:
+        with signals.handle_signals("train"):
+            another.start()
+            has_begun.wait()
+            with pytest.raises(signals.StopSignal):
+                signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        may_end.set()
+        signal.signal(signal.SIGTERM, before)
+    another.join()
+    assert heard == [signal.SIGTERM]
+    monkeypatch.setattr(signals, "answered_signal", signal.SIGTERM)  # by the command that has ended
+    another = threading.Thread(target=run_another)
+    another.start()
+    another.join()
+    assert signals.answered_signal is None
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError])

@@ -176,6 +176,11 @@ def handle_signals(command: str) -> Iterator[None]:
         command: The command as the user typed it.
     """
     global _command, _imports, _found, answered_signal
+    if threading.current_thread() is not threading.main_thread():
+        if not _command:  # otherwise all this is of the main thread's command, which hears the signals
+            answered_signal = None
+        yield
+        return
     before = _command, _imports, _found
     _command, _imports, answered_signal = command, _count_imports(sys._getframe()), None
     _first_times.clear()
