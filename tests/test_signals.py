@@ -5,6 +5,7 @@ import ctypes
 import functools
 import operator
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -207,6 +208,18 @@ def test_a_signal_is_repeated_when_it_was_sent_not_when_its_handler_runs() -> No
             assert not is_stopped(terminate, wait, *another)
             assert stop.signal_number == signal.SIGTERM
             assert is_stopped(terminate)
+
+
+def test_signals_are_handled_where_no_file_can_be_opened() -> None:
+    """As where the kernel refuses a file in memory (the sysctl vm.memfd_noexec)."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(lowest := os.dup(0))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+        with pytest.raises(signals.StopSignal), signals.handle_signals("train"):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_host_s_wakeup_fd_gets_the_signals_that_came() -> None:

@@ -122,10 +122,14 @@ def _note_arrivals() -> Iterator[None]:
     the numbers at the end.
     """
     global _arrivals
-    if _arrivals >= 0 or not handled_signals() or not hasattr(os, "memfd_create"):
+    file = -1
+    if _arrivals < 0 and handled_signals():
+        with contextlib.suppress(AttributeError, OSError):  # only Linux has them; it may refuse one
+            file = os.memfd_create("signals")
+    if file < 0:
         yield
         return
-    _arrivals = file = os.memfd_create("signals")
+    _arrivals = file
     os.set_blocking(file, False)
     previous = signal.set_wakeup_fd(file)
     try:
