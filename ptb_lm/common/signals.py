@@ -25,7 +25,7 @@ IMPORT_SECONDS = 0.1  # after which a signal that came amid an import is sent on
 _is_our_command = False  # whether this process is a command of this package, and no program that imports it
 _command = ""  # the running command, which opens the line
 _imports = 0  # the imports that had begun where the command did
-_found: dict[int, Any] = {}  # the handlers of the program that runs the command, by signal
+_program_handlers: dict[int, Any] = {}  # the handlers of the program that runs the command, by signal
 _arrivals = -1  # the file that the numbers of signals are written to as they come (`_note_arrivals`)
 # The signal that the command has already stopped for. Signals that come while it ends change nothing
 # (`_stop` and `_end` look at it).
@@ -179,23 +179,23 @@ def handle_signals(command: str) -> Iterator[None]:
     Args:
         command: The command as the user typed it.
     """
-    global _command, _imports, _found, answered_signal
+    global _command, _imports, _program_handlers, answered_signal
     if threading.current_thread() is not threading.main_thread():
         if not _command:  # otherwise all this is of the main thread's command, which hears the signals
             answered_signal = None
         yield
         return
-    before = _command, _imports, _found
+    before = _command, _imports, _program_handlers
     _command, _imports, answered_signal = command, _count_imports(sys._getframe()), None
     _first_times.clear()
-    _found = {number: signal.signal(number, _stop) for number in handled_signals()}
+    _program_handlers = {number: signal.signal(number, _stop) for number in handled_signals()}
     try:
         with _note_arrivals():
             yield
     finally:
-        for number, handler in _found.items():
+        for number, handler in _program_handlers.items():
             signal.signal(number, handler)
-        _command, _imports, _found = before
+        _command, _imports, _program_handlers = before
 
 
 @contextlib.contextmanager
@@ -265,7 +265,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
         return
     is_first = not _first_times
     if add_signal(number, _first_times):
-        _hand_on(number, signal.SIG_DFL if _is_our_command else _found[number])
+        _hand_on(number, signal.SIG_DFL if _is_our_command else _program_handlers[number])
     if not is_first:
         return
     if is_importing:  # commands import before they begin
