@@ -112,31 +112,23 @@ class Runtime:
     @property
     def hints(self) -> list[str]:
         """Sentences for the user: why this precision or model is slow here, or that kernels are missing."""
-        is_persistent = self.model == "persistent"
-        in_float16, in_bfloat16 = (self.dtype == dtype for dtype in (torch.float16, torch.bfloat16))
+        hints = list[str]()
         if self.device.type == "cuda":
+            if self.model == "persistent" and self.dtype != torch.float16:
+                hints.append("--model persistent is for --precision fp16: in others it is slower than cudnn")
             is_old = torch.cuda.get_device_capability(self.device) < (8, 0)
-            conditions = {
-                "--model persistent is for --precision fp16: in others it is slower than cudnn": (
-                    is_persistent and not in_float16
-                ),
-                "tf32 and bf16 gain nothing on this GPU: its compute capability is below 8.0": (
-                    is_old and (self.precision.tf32 or in_bfloat16)
-                ),
-            }
-        else:
-            no_kernels = cpu.facts().get("no_kernels") if self.dtype in native.TYPE_NAMES else None
-            conditions = {
-                "fp16 is slow on a CPU": in_float16,
-                "bf16 is slow on this CPU, which multiplies faster in float32": (
-                    in_bfloat16 and not cpu.is_bfloat16_fast()
-                ),
-                "--model persistent is for a GPU in fp16, and slow here": is_persistent,
-                f"training is slower than it could be, without compiled kernels: {no_kernels}": bool(
-                    no_kernels
-                ),
-            }
-        return [hint for hint, applies in conditions.items() if applies]
+            if is_old and (self.precision.tf32 or self.dtype == torch.bfloat16):
+                hints.append("tf32 and bf16 gain nothing on this GPU: its compute capability is below 8.0")
+            return hints
+        if self.dtype == torch.float16:
+            hints.append("fp16 is slow on a CPU")
+        if self.dtype == torch.bfloat16 and not cpu.is_bfloat16_fast():
+            hints.append("bf16 is slow on this CPU, which multiplies faster in float32")
+        if self.model == "persistent":
+            hints.append("--model persistent is for a GPU in fp16, and slow here")
+        if self.dtype in native.TYPE_NAMES and (reason := cpu.facts().get("no_kernels")):
+            hints.append(f"training is slower than it could be, without compiled kernels: {reason}")
+        return hints
 
     def wait(self) -> None:
         """Wait for the device."""
