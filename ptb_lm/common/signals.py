@@ -119,7 +119,7 @@ def _note_arrivals() -> Iterator[None]:
 
     CPython's handler in C writes the signal's number to the "wakeup fd" at once, and the time of that file's
     change is then the signal's. A pipe would keep no such time. A wakeup fd that was there (asyncio's) gets
-    the numbers at the end.
+    the numbers of other signals at the end; those that end a command are the command's.
     """
     global _arrivals
     file = -1
@@ -138,7 +138,7 @@ def _note_arrivals() -> Iterator[None]:
         signal.set_wakeup_fd(previous)
         _arrivals = -1
         with contextlib.suppress(OSError):  # there is none, it is full, or closed
-            os.write(previous, _numbers(file))
+            os.write(previous, _numbers(file).translate(None, bytes(SIGNALS)))
         os.close(file)
 
 
