@@ -174,7 +174,7 @@ def to_csv(groups: Sequence[RunGroup]) -> str:
 
 
 def to_html(groups: Sequence[RunGroup]) -> str:
-    """Write a page of HTML.
+    """Write a page of HTML, in ASCII: it is printed, and stdout may have any encoding.
 
     Raises:
         UserError: matplotlib is not installed.
@@ -201,7 +201,7 @@ def to_html(groups: Sequence[RunGroup]) -> str:
         warnings=[],
         sections=[*sections, settings],
     )
-    return document.to_html(page)
+    return document.to_html(page).encode("ascii", "xmlcharrefreplace").decode()
 
 
 def _mean(group: RunGroup, figure: _Figure) -> tuple[float | None, float | None]:

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import html
 import io
 import json
 import shutil
@@ -21,6 +22,7 @@ from ptb_lm.comparison import tables
 from ptb_lm.comparison.runs import read_groups
 from ptb_lm.data import corpus
 from ptb_lm.data.preparation import Preparation
+from ptb_lm.training.run_folders import DEMO
 
 pytestmark = pytest.mark.slow
 
@@ -459,6 +461,22 @@ def test_the_page_holds_table_and_curves(folder: Path, capsys: pytest.CaptureFix
     assert f"{runs.result(folder / 'other')['test_perplexity']:.2f}" in page
     titles = ["best test", "<img", tables.DIFFERENCES, "hidden size", "<details>"]
     assert sorted(titles, key=page.index) == titles, "results come first, and what is the same is folded"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_the_page_is_the_same_in_any_encoding_of_stdout(
+    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that it is UTF-8."""
+    run, written = shutil.copytree(DEMO, tmp_path / "日é"), io.BytesIO()
+    with io.TextIOWrapper(written, encoding=encoding) as stdout, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stdout)
+        assert runs.run_command(compare, run, "--format", "page") == 0
+        stdout.flush()
+        page = html.unescape(written.getvalue().decode())
+    assert "<title>日é</title>" in page
+    assert "±" in page
+    assert tables.NOTHING in page
 
 
 def test_runs_whose_folders_have_one_name_are_told_apart(folder: Path, tmp_path: Path) -> None:
