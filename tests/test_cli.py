@@ -1,6 +1,7 @@
 """The behaviour of every command: errors become one sentence and an exit status."""
 
 import contextlib
+import errno
 import io
 import math
 import os
@@ -380,6 +381,17 @@ def test_an_empty_path_is_not_the_current_folder_s(
     monkeypatch.chdir(tmp_path)
     problem = runs.refusal(capsys, commands.import_command(command), *given)
     assert problem == f"argument {name}: must not be empty (see --help)"
+
+
+@pytest.mark.parametrize("line", ["compare LINK", "train --resume LINK", "train --resume LINK/.."])
+def test_a_link_that_leads_to_itself_is_refused(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(link.name)
+    name, *given = line.replace("LINK", str(link)).split()
+    problem = runs.refusal(capsys, commands.import_command(name), *given)
+    assert problem == f"{given[-1]}/config.json: {os.strerror(errno.ELOOP)}"
 
 
 @pytest.mark.slow

@@ -30,14 +30,8 @@ EXIT_USAGE = 2  # the user can correct it: a name, a value, a file
 FILE_IN_THE_WAY = "a file is there already, where a folder is to be made; give another name"
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 BAD_PATH = {
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.EEXIST,
-    errno.ENAMETOOLONG,
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
 }
 
 

@@ -113,7 +113,15 @@ def absolute(path: Path) -> Path:
     """
     if ".." not in path.parts:
         return path.absolute()
-    return path.resolve() if path.name == ".." else path.parent.resolve() / path.name
+    return resolve_links(path) if path.name == ".." else resolve_links(path.parent) / path.name
+
+
+def resolve_links(path: Path) -> Path:
+    """Return an absolute path without links, but for one that leads to itself, which stays.
+
+    `Path.resolve` raises RuntimeError there before Python 3.13.
+    """
+    return Path(os.path.realpath(path))
 
 
 def output_problem(path: Path | None, *, overwrite: bool) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ptb_lm.common import streams
 from ptb_lm.common.errors import UserError
+from ptb_lm.common.files import resolve_links
 from ptb_lm.data.corpus import PENN_TREEBANK_SHA256
 from ptb_lm.data.preparation import PTB, effective_settings, is_path
 from ptb_lm.training import metrics, run_data, run_folders
@@ -173,9 +174,9 @@ def read_groups(folders: Sequence[Path], *, command: str) -> list[RunGroup]:
     without: list[NoEpochError] = []
     seen: set[Path] = set()
     for folder in (each for given in folders for each in _runs_in(given)):
-        if folder.resolve() in seen:
+        if (place := resolve_links(folder)) in seen:
             raise UserError(f"the run {folder} is named twice")
-        seen.add(folder.resolve())
+        seen.add(place)
         try:
             run = read_run(folder)
         except NoEpochError as error:

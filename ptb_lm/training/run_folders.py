@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ptb_lm.common.errors import UserError
-from ptb_lm.common.files import working_folder
+from ptb_lm.common.files import resolve_links, working_folder
 from ptb_lm.common.flags import command_words
 from ptb_lm.training.run_config import RunConfig
 from ptb_lm.training.run_directory import RunDirectory
@@ -56,7 +56,7 @@ def refuse_demo(resume: Path | None) -> None:
     Raises:
         UserError: It is: what is installed stays as it is.
     """
-    if resume is not None and find(resume).path.resolve() == DEMO:
+    if resume is not None and resolve_links(find(resume).path) == DEMO:
         raise UserError(
             f"--resume {resume}: this run is a part of the package, which is not changed; "
             f"--init-from {resume} starts a new run from its weights"

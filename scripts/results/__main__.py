@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from ptb_lm.common import cli
+from ptb_lm.common import cli, files
 from ptb_lm.common.errors import UserError
 from results import plan
 
@@ -126,7 +126,7 @@ def _keep(arguments: argparse.Namespace) -> int:
     from results import checks, keep, pages, records
 
     results, run = ROOT / "results", arguments.run
-    name = arguments.id or run.resolve().name
+    name = arguments.id or files.resolve_links(run).name
     if arguments.record:
         records.add(results, run, name, arguments.record)
     elif not keep.run(results, run, name):
