@@ -5,15 +5,12 @@ No Python object in a file of weights is built or run.
 
 import dataclasses
 import hashlib
-import io
-import json
 import pickle
 import warnings
-import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import safetensors.torch  # safetensors.numpy lacks bfloat16
@@ -22,7 +19,7 @@ import torch
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import absolute, refuse_pipe
 from ptb_lm.data.vocabulary import EOS, UNK, Vocabulary, read_words
-from ptb_lm.inference.importing import recognition
+from ptb_lm.inference.importing import keras_files, recognition
 from ptb_lm.model import cells
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
@@ -36,29 +33,6 @@ ALIASES = {
     **dict.fromkeys(("</s>", "<EOS>", "[EOS]", "xxeos", "<|endoftext|>"), EOS),
     **dict.fromkeys(("<UNK>", "[UNK]", "xxunk", "<oov>", "<OOV>"), UNK),
 }
-
-# What a model of Keras can be made of to become a run, with the values of a setting, the default first.
-KERAS_LAYERS: dict[str, dict[str, tuple[Any, ...]]] = {
-    **{
-        name: {
-            "activation": ("tanh",),
-            "recurrent_activation": ("sigmoid",),
-            "go_backwards": (False,),
-            "reset_after": (True,),
-        }
-        for name in ("LSTM", "GRU", "LSTMCell", "GRUCell")
-    },
-    **{name: {"activation": ("linear", "softmax")} for name in ("Dense", "Activation")},
-    **{name: {} for name in ("InputLayer", "Embedding", "Dropout", "SpatialDropout1D")},
-    "Softmax": {"axis": (-1,)},
-    # What these hold has a row.
-    **{name: {} for name in ("Sequential", "Functional", "Model", "TimeDistributed", "StackedRNNCells")},
-    "RNN": {"go_backwards": (False,)},
-    # What mask_zero adds to a Functional: of Keras 3, and of Keras 2.
-    "NotEqual": {},
-    "TFOpLambda": {"function": ("math.not_equal",)},
-}
-PARTS_OF_KERAS = ("layers", "cells", "layer", "cell")  # settings that hold such parts
 
 
 def import_run(
@@ -219,105 +193,10 @@ def _read_torch(path: Path) -> Any:
         ) from None
 
 
-def _read_keras(path: Path) -> Arrays:
-    with zipfile.ZipFile(path) as archive:
-        return _read_hdf5(io.BytesIO(archive.read("model.weights.h5")), archive.read("config.json"))
-
-
-def _read_hdf5(file: Path | BinaryIO, config: bytes = b"null") -> Arrays:
-    import h5py
-
-    names: list[str] = []
-    with h5py.File(file, "r") as archive:
-        model = json.loads(archive.attrs.get("model_config", config), object_hook=_check_keras)
-        _check_keras_softmax(model or {})
-        archive.visit(names.append)
-        # In order; a layer's own number tells only when it was made. Nothing lists the layers of .weights.h5,
-        # where they are numbered in order.
-        listed = archive.get("model_weights", archive).attrs.get("layer_names", ())
-        layers = [name.decode() if isinstance(name, bytes) else name for name in listed]
-        # Recurrent layers may have any names, of which the number remains.
-        recurrent = {part for name in names if "recurrent_kernel" in name for part in name.split("/")}
-        order = {
-            name: str(number) if name in recurrent else f"{number}/{name}"
-            for number, name in enumerate(layers)
-        }
-        return {
-            "/".join(order.get(part, part) for part in name.split("/")): archive[name][()]
-            for name in names
-            if isinstance(archive[name], h5py.Dataset) and not name.startswith(("optimizer", "metrics/"))
-        }
-
-
-def _check_keras(values: dict[str, Any]) -> dict[str, Any]:
-    """Check an object of a model's configuration: each layer that it is or holds must be one of a run.
-
-    Only `.keras` says that an object is a layer, and only of Keras' own. All others are recognized by what
-    holds them: a user's own layers, operators such as +, and every layer in `.h5`.
-    """
-    for layer in [*_parts_of_keras(values), *[values] * (values.get("module") == "keras.layers")]:
-        _check_keras_layer(str(layer.get("class_name")), layer.get("config", {}))
-        nodes, name = layer.get("inbound_nodes") or [], layer.get("name")
-        if len(nodes) > 1:
-            raise UserError(f"a run has no layer that is used twice, as {name} is")
-        if any(_count_inputs(node) > 1 for node in nodes):
-            raise UserError(f"a run has no layer that is given the state it begins with, as {name} is")
-    return values
-
-
-def _parts_of_keras(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the layers that an object of a model's configuration holds."""
-    config = values.get("config")
-    if isinstance(config, list):  # a Sequential of the first Keras
-        config = {"layers": config}
-    held = [config.get(part) for part in PARTS_OF_KERAS] if isinstance(config, dict) else []
-    layers = [layer for part in held for layer in (part if isinstance(part, list) else [part])]
-    return [layer for layer in layers if isinstance(layer, dict)]
-
-
-def _count_inputs(node: Any) -> int:
-    """Return how many tensors a layer is called with; a mask is none of them."""
-    if isinstance(node, dict):  # of Keras 3
-        arguments = [node.get("args"), {**node.get("kwargs", {}), "mask": None}]
-        return json.dumps(arguments).count('"keras_history":')
-    # Of Keras 2, which has a list for each tensor, but an operator's tensor alone.
-    return 1 if isinstance(node[0], str) else len(node)
-
-
-def _check_keras_softmax(model: dict[str, Any]) -> None:
-    """Check that a softmax is the last layer of a model; dropout and linear functions may follow it."""
-    layers = [(str(layer.get("class_name")), layer.get("config", {})) for layer in _innermost(model)]
-    functions = [
-        (config.get("name"), "softmax" if kind == "Softmax" else config.get("activation"))
-        for kind, config in layers
-        if "Dropout" not in kind and (kind, config.get("activation")) != ("Activation", "linear")
-    ]
-    if wrong := [name for name, function in functions[:-1] if function == "softmax"]:
-        raise UserError(f"a run has no softmax before its last layer, as {wrong[0]} is")
-
-
-def _innermost(layer: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the layers of a model that hold no others, in order."""
-    parts = _parts_of_keras(layer)
-    for part in parts:
-        yield from _innermost(part)
-    if not parts:
-        yield layer
-
-
-def _check_keras_layer(kind: str, config: dict[str, Any]) -> None:
-    settings = KERAS_LAYERS.get(kind, {}).items()
-    wrong = [
-        f"{name}={config[name]!r}" for name, usual in settings if config.get(name, usual[0]) not in usual
-    ]
-    if wrong or kind not in KERAS_LAYERS:
-        raise UserError(f"a run has no layer such as {config.get('name', kind)}: {' '.join([kind, *wrong])}")
-
-
 READERS: dict[str, Callable[[Path], Any]] = {
     ".safetensors": safetensors.torch.load_file,
     ".npz": np.load,
-    ".keras": _read_keras,
-    ".h5": _read_hdf5,
-    ".hdf5": _read_hdf5,
+    ".keras": keras_files.read_keras,
+    ".h5": keras_files.read_hdf5,
+    ".hdf5": keras_files.read_hdf5,
 }
