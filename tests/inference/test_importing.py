@@ -412,6 +412,21 @@ def test_what_is_no_floating_point_tensor_is_left_out(tmp_path: Path) -> None:
     assert_arrays(read_tensors(tmp_path / "x.npz"), {"x": np.ones((1, 2), np.float32)})
 
 
+@pytest.mark.parametrize("ending", [".npz", ".h5"])
+def test_bfloat16_is_read_though_numpy_and_hdf5_have_no_name_for_it(ending: str, tmp_path: Path) -> None:
+    """As Keras and JAX write it. A table that was left out could leave another model than the file's."""
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    arrays = {"x": ROWS.astype(bfloat16) / 7, "layers/scale": np.array(0.1, bfloat16)}
+    if ending == ".npz":
+        np.savez(tmp_path / "x.npz", **arrays)
+    else:
+        with pytest.importorskip("h5py").File(tmp_path / "x.h5", "w") as file:
+            for name, array in arrays.items():
+                file[name] = array
+    expected = {name: array.astype(np.float32) for name, array in arrays.items()}
+    assert_arrays(read_tensors(tmp_path / f"x{ending}"), expected)
+
+
 def test_a_number_of_keras_is_a_tensor_unless_it_is_a_metric_s(tmp_path: Path) -> None:
     """As Keras 2 wrote them."""
     arrays = {

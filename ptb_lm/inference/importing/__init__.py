@@ -34,6 +34,8 @@ ALIASES = {
     **dict.fromkeys(("<UNK>", "[UNK]", "xxunk", "<oov>", "<OOV>"), UNK),
 }
 
+BFLOAT16 = np.dtype("V2")  # bfloat16 in .npz and HDF5, which have no name for it: two bytes
+
 
 def import_run(
     source: str | Path,
@@ -163,20 +165,22 @@ def read_tensors(path: Path) -> Arrays:
 
 def _floats(table: Any) -> Arrays:
     values = table.items() if isinstance(table, Mapping) else ()
-    tensors = {
-        name: torch.as_tensor(value)
-        for name, value in values
-        if isinstance(name, str)
-        and (
-            isinstance(value, torch.Tensor)
-            or (isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "f")  # h5py has scalars
-        )
-    }
+    tensors = {name: _to_tensor(value) for name, value in values if isinstance(name, str)}
     return {
         name: tensor.detach().float().numpy()
         for name, tensor in tensors.items()
         if tensor.is_floating_point() and tensor.numel()
     }
+
+
+def _to_tensor(value: Any) -> torch.Tensor:
+    """Return a tensor, or an array of floating-point numbers as one; of anything else an empty one."""
+    if isinstance(value, np.ndarray | np.generic):  # h5py has scalars
+        if value.dtype == BFLOAT16:
+            return torch.from_numpy(np.asarray(value).view(np.int16)).view(torch.bfloat16)
+        if value.dtype.kind == "f":
+            return torch.as_tensor(value)
+    return value if isinstance(value, torch.Tensor) else torch.empty(0)
 
 
 def _read_torch(path: Path) -> Any:
