@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import sys
+import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -438,6 +439,32 @@ def test_a_number_of_keras_is_a_tensor_unless_it_is_a_metric_s(tmp_path: Path) -
         for name, array in arrays.items():
             file[name] = array
     assert read_tensors(tmp_path / "x.h5").keys() == {"layers/x", "layers/scale"}
+
+
+@pytest.mark.parametrize("ending", [".h5", ".keras"])
+@pytest.mark.parametrize("kind", ["external", "virtual"])
+def test_a_tensor_that_hdf5_would_read_from_another_file_is_refused(
+    kind: str, ending: str, tmp_path: Path
+) -> None:
+    """A file of weights says nothing of what else is on the machine."""
+    h5py = pytest.importorskip("h5py")
+    secret, path = tmp_path / "secret", tmp_path / "model.weights.h5"
+    with h5py.File(secret, "w") as file:
+        file["s"] = np.ones((1, 2), np.float32)
+    with h5py.File(path, "w") as file:
+        if kind == "external":
+            file.create_dataset("x", (1, 2), np.float32, external=[(str(secret), 0, 8)])
+        else:
+            layout = h5py.VirtualLayout((1, 2), np.float32)
+            layout[...] = h5py.VirtualSource(str(secret), "s", (1, 2))
+            file.create_virtual_dataset("x", layout)
+    if ending == ".keras":
+        with zipfile.ZipFile(tmp_path / "model.keras", "w") as archive:
+            archive.write(path, path.name)
+            archive.writestr("config.json", "{}")
+        path = tmp_path / "model.keras"
+    with pytest.raises(UserError, match=r"^the tensor .x. lies in another file, which is not read$"):
+        read_tensors(path)
 
 
 def test_the_end_of_a_file_s_name_may_be_in_capitals(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def read_hdf5(file: Path | BinaryIO, config: bytes = b"null") -> dict[str, Any]:
         config: The model's configuration, in JSON, where the file itself has none.
 
     Raises:
-        UserError: The configuration has a layer that a run cannot have.
+        UserError: The configuration has a layer that a run cannot have, or an array lies in another file.
         ModuleNotFoundError: h5py is not installed.
     """
     import h5py
@@ -67,10 +67,17 @@ def read_hdf5(file: Path | BinaryIO, config: bytes = b"null") -> dict[str, Any]:
             name: str(number) if name in recurrent else f"{number}/{name}"
             for number, name in enumerate(layers)
         }
-        return {
-            "/".join(order.get(part, part) for part in name.split("/")): archive[name][()]
+        arrays = {
+            name: archive[name]
             for name in names
             if isinstance(archive[name], h5py.Dataset) and not name.startswith(("optimizer", "metrics/"))
+        }
+        # HDF5 reads any file of this machine that a dataset names.
+        if elsewhere := [name for name, array in arrays.items() if array.external or array.is_virtual]:
+            raise UserError(f"the tensor {elsewhere[0]!r} lies in another file, which is not read")
+        return {
+            "/".join(order.get(part, part) for part in name.split("/")): array[()]
+            for name, array in arrays.items()
         }
 
 
