@@ -11,7 +11,6 @@ from ptb_lm.common.flags import command_words, flag_name
 from ptb_lm.data.corpus import Corpus
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays, Backend, State
-from ptb_lm.model.config import Config
 from ptb_lm.training.averaging import Averages
 from ptb_lm.training.metrics import JsonObject, Progress
 from ptb_lm.training.run_config import RunConfig
@@ -86,9 +85,7 @@ class Checkpoints:
         weights = self.backend.export_weights()
         if not all(np.isfinite(array).all() for array in weights.values()):
             raise divergence_error(
-                self.directory,
-                self.run.hyperparameters,
-                f"by epoch {progress.epoch + 1}, step {progress.step}",
+                self.directory, self.run, f"by epoch {progress.epoch + 1}, step {progress.step}"
             )
         training = self.backend.export_training_state(state)
         averages = self.averages.export(progress)
@@ -161,16 +158,18 @@ class Checkpoints:
 
 def divergence_error(
     directory: RunDirectory,
-    config: Config,
+    run: RunConfig,
     when: str,
     what: str = "the loss, a gradient or a weight is not finite",
 ) -> DivergenceError:
     """Return the error that training diverged; it says how to continue from the saved state."""
+    config = run.hyperparameters
     steps = ["--learning-rate", *(flag_name(name) for name in PENALTIES if getattr(config, name))]
     smaller = f"a smaller {' or '.join(steps)}"
     scales = "--init-scale, --layer-init-scale" if config.layer_init_scale else "--init-scale"
+    initial_weights = "" if run.init_from else f", or smaller initial weights ({scales})"
     return DivergenceError(
         f"training diverged {when}: {what}; the last good state is kept; "
         f"{shlex.join(command_words('resume', directory.path))} with {smaller} continues from it; "
-        f"if that diverges too, a new run needs {smaller}, or smaller initial weights ({scales})"
+        f"if that diverges too, a new run needs {smaller}{initial_weights}"
     )

@@ -205,7 +205,7 @@ class Trainer:
                 )
                 gradient_norm = 0.0  # it moved nothing
             if not (math.isfinite(nll) and math.isfinite(gradient_norm)):
-                raise divergence_error(self.directory, self.config, when)
+                raise divergence_error(self.directory, self.run, when)
             progress.nll += nll
             progress.gradient_norms += gradient_norm
 
@@ -246,7 +246,7 @@ class Trainer:
         perplexities = (row["train_perplexity"], valid, without_average)
         if not all(map(math.isfinite, perplexities)):
             what = [] if any(map(math.isnan, perplexities)) else ["a perplexity overflowed"]
-            raise divergence_error(self.directory, self.config, f"at the end of epoch {row['epoch']}", *what)
+            raise divergence_error(self.directory, self.run, f"at the end of epoch {row['epoch']}", *what)
         if valid < progress.best_perplexity:
             progress.best_perplexity, progress.best_epoch = valid, row["epoch"]
             self.checkpoints.keep_best(progress)

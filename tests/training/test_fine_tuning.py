@@ -192,6 +192,18 @@ def test_it_is_resumed_to_the_same_end(texts: Path, run: Path, whole: Path, tmp_
     assert runs.result(half)["init_from"] == runs.result(whole)["init_from"]
 
 
+def test_a_divergence_gives_no_advice_that_a_run_from_weights_refuses(
+    texts: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A smaller range of random weights: it has none."""
+    tuned = tmp_path / "tuned"
+    given = ("--init-from", run, "--data", texts / "small", "--run-dir", tuned, "--device", "cpu")
+    assert runs.run_command(train, *given, "--learning-rate", "3e38") == 1
+    problem = runs.sentence(capsys.readouterr().err, train)
+    assert "a new run needs a smaller --learning-rate" in problem
+    assert "init-scale" not in problem
+
+
 CASES = "The Dog saw 12 Cats\nA dog SAW it\n" * 60
 
 

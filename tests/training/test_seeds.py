@@ -202,7 +202,7 @@ def test_a_seed_that_diverges_does_not_stop_the_others(
 ) -> None:
     from ptb_lm.training.checkpoint import divergence_error
 
-    fail(monkeypatch, 1, lambda each: divergence_error(each.directory, each.config, "in a test"))
+    fail(monkeypatch, 1, lambda each: divergence_error(each.directory, each.run, "in a test"))
     assert train.main(runs.arguments(data, tmp_path / "run", "--seeds", "1", "2")) == 1
     out, err = capsys.readouterr()
     assert err.startswith("seed 1: training diverged in a test")
