@@ -154,10 +154,9 @@ class ParentRun:
         )
         if (is_named and is_elsewhere) or run_data.known_digest(self.run) in (None, data.sha256):
             return
-        is_read_alike = run.preparation == self.run.preparation and len(data.vocabulary) == len(
-            self.vocabulary
-        )
-        if not is_read_alike and self._is_own_text(run.data, run.text_column):
+        now = run.preparation, run.text_column, len(data.vocabulary)
+        before = self.run.preparation, self.run.text_column, len(self.vocabulary)
+        if now != before and self._is_own_text(run.data, self.run.text_column):
             return
         changed = (
             f"{run.source.path if run.source else run.data} has changed since {self.directory.path} was "

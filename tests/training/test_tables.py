@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +120,23 @@ def test_a_column_trains_as_its_text_does(
     tuned = tmp_path / "tuned"
     assert train.main(["--init-from", str(table / "run"), "--run-dir", str(tuned), "--epochs", "1"]) == 0
     assert RunDirectory(tuned).read_config().text_column == "body"
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_another_column_is_no_change_of_the_text(
+    named: bool, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the table that a run begins from; a change of it is told all the same."""
+    place = shutil.copy(table / "corpus.jsonl.gz", tmp_path)
+    old = runs.train_run(Path(place), tmp_path / "old", "--text-column", "body", *SMALL)
+    given = ("--init-from", old, "--text-column", "title", "--epochs", "1", *(("--data", place) * named))
+    capsys.readouterr()
+    assert runs.run_command(train, *given, "--run-dir", tmp_path / "unchanged") == 0
+    assert "has changed since" not in capsys.readouterr().out
+    rows = gzip.decompress(Path(place).read_bytes())
+    Path(place).write_bytes(gzip.compress(rows.replace(b"w1", b"w2")))
+    assert runs.run_command(train, *given, "--run-dir", tmp_path / "changed") == (0 if named else 2)
+    assert "has changed since" in "".join(capsys.readouterr())
 
 
 def test_a_table_is_scored_as_its_text_is(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
