@@ -17,13 +17,18 @@ NOT_HERE = 77  # the script's exit status where the machine allows no such thing
 
 
 def test_two_hosts_train_what_one_does(tmp_path: Path) -> None:
+    """Paths, that of PYTHON too, are from the folder of the call."""
     if sys.platform != "linux" or shutil.which("ip") is None:
         pytest.skip("needs Linux's network namespaces and the command ip")
     data = runs.write_corpus(tmp_path / "text")
+    python = tmp_path / "a python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
     flags = [*runs.FLAGS, "--precision", "fp64"]
     done = subprocess.run(
-        [ROOT / "scripts" / "two_hosts", "--data", data, "--run-dir", tmp_path / "two", *flags],
-        env={**os.environ, "PYTHON": sys.executable},
+        [ROOT / "scripts" / "two_hosts", "--data", data.name, "--run-dir", "two", *flags],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHON": f"./{python.name}"},
         capture_output=True,
         text=True,
     )
