@@ -91,7 +91,7 @@ _CLASSIFIER_PROGRAMS = _IN_CHECKOUT.get("classifiers", {})
 LANGUAGE_MODELS = {**FRAMEWORKS, **{name: _framework(about) for name, about in _LANGUAGE_PROGRAMS.items()}}
 CLASSIFIERS = {name: _framework(about) for name, about in _CLASSIFIER_PROGRAMS.items()}
 ADDED: dict[str, Framework] = {}  # programs of the user's own, of either kind
-# Names in titles. A program that is missing here has the name that --add gave it.
+# Names in titles. What is missing here, as a program of --add is, has its own name.
 TITLES = {
     "torch": "torch",
     "tensorflow": "TensorFlow",

@@ -28,6 +28,7 @@ from ptb_lm.bench.reporting.report import build, write_report
 from ptb_lm.bench.summary import summarise
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.markdown_tables import Name
+from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.pages import plots
 from ptb_lm.pages.bars import BarPlot
 from ptb_lm.pages.document import Document, to_markdown
@@ -259,6 +260,14 @@ def test_the_title_says_what_was_compared_and_the_subtitle_where(tmp_path: Path)
     )
     assert report.subtitle == "Benchmark quick, commit 1b4b876; A Processor @ 2.50GHz; 2026-11-21"
     assert document(tmp_path / "none", [unmeasured("failed", "bad luck")]).title == "Nothing was measured"
+
+
+def test_a_framework_that_somebody_adds_has_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FRAMEWORKS, "another", FRAMEWORKS["torch"])
+    report = document(tmp_path, rounds({"torch/basic": 1.0, "another/basic": 2.0}))
+    assert report.title == "small on CPU, torch and another, float32: basic"
 
 
 def test_a_block_that_was_measured_again_is_no_round_more(tmp_path: Path) -> None:

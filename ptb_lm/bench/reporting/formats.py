@@ -114,7 +114,7 @@ def title(groups: Sequence[ResultGroup]) -> str:
     precisions = in_order({work.precision for work in works}, _PRECISIONS)
     pairs = [Variant(result.variant).program for result in results]
     frameworks = distinct(framework for framework, _ in pairs)
-    own = [TITLES[name] for name in FRAMEWORKS if name in frameworks]
+    own = [TITLES.get(name, name) for name in FRAMEWORKS if name in frameworks]
     programs = in_order({model for framework, model in pairs if framework in FRAMEWORKS}, MODELS)
     programs += distinct(TITLES.get(name, name) for name in frameworks if name not in FRAMEWORKS)
     where = [
