@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the values of the command line."""
     parser = cli.Parser(prog=PROG, description="Train an LSTM to tell which way a point turns.")
-    add, default = parser.add_argument, "default: %(default)s"
+    add, default, whole = parser.add_argument, "default: %(default)s", cli.whole_number(1, 1_000_000)
     rows = sequence_classifier.CLASSIFIERS
     models = "; ".join(f"{name}: {', '.join(row.models)}" for name, row in rows.items())
     executions = "; ".join(f"{name}: {', '.join(row.executions)}" for name, row in rows.items())
@@ -163,13 +163,6 @@ def measure(model: Classifier, data: Batch) -> dict[str, float]:
         "accuracy": metrics.accuracy_score(data.labels, log_p_BC.argmax(axis=1)),
         "auc": metrics.roc_auc_score(data.labels, log_p_BC[:, 1] - log_p_BC[:, 0]),
     }
-
-
-def whole(text: str) -> int:
-    """Return a number of the command line that counts something."""
-    if not 1 <= int(text) <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"must be from 1 to 1,000,000, not {text}")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -223,7 +223,7 @@ def test_the_benchmark_times_the_example_s_sizes() -> None:
     ("arguments", "noun"),
     [
         (["--epochs", "0"], "--epochs"),
-        (["--num-layers", "two"], "--num-layers"),
+        (["--num-layers", "two"], "whole number of at least 1"),
         (["--sequences", "99"], "--sequences"),
         (["--keep-prob", "0"], "keep_prob"),
         (["--learning-rate", "0"], "learning_rate"),
