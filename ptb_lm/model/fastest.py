@@ -58,15 +58,16 @@ def choose_safe(flag_values: Mapping[str, Any], *, cell: str) -> Choice:
     name = values["framework"]
     row = FRAMEWORKS.get(name)
     if row is not None and "model" not in values:
-        wanted = [value for kind in ("execution", "unroll", "precision") if (value := values.get(kind))]
+        wanted = [(kind, values[kind]) for kind in ("execution", "unroll", "precision") if values.get(kind)]
         models = [model for model in SAFE_MODELS if model in row.models] or [*row.models]
         possible = [
             model
             for model in models
             if cell in cells.names_for(name, model)
-            and not any((model, value) in row.refusals for value in wanted)
+            and all(value in row.options(model)[kind] for kind, value in wanted)
         ]
-        values["model"] = (possible or models)[0]  # the refusal of the first says what is possible
+        # The last of them takes the most: its refusal says all that is possible.
+        values["model"] = (possible or models[-1:])[0]
     return Choice.create(**values)
 
 

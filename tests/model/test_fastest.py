@@ -268,7 +268,8 @@ def test_a_rank_whose_user_chose_all_meets_the_others() -> None:
     ("flag_values", "problem"),
     [
         ({"framework": "theano"}, "framework 'theano'"),
-        ({"execution": "xla"}, "execution 'xla'"),
+        ({"execution": "xla"}, "execution 'xla' .* auto, eager, graph, compile, jit$"),
+        ({"framework": "tensorflow", "unroll": "loop", "execution": "jit"}, "'jit' .* graph, eager, xla$"),
         ({"model": "cudnn", "execution": "jit"}, "TorchScript"),
         ({"framework": "tensorflow", "precision": "bf16"}, "precision 'bf16'"),
         ({"framework": "tensorflow", "unroll": "loop", "execution": "xla"}, None),
@@ -280,6 +281,11 @@ def test_choices_that_no_model_has_are_refused(flag_values: dict[str, str], prob
         return
     with pytest.raises(UserError, match=problem):
         choose(CPU, **flag_values)
+
+
+def test_a_framework_without_a_cell_names_all_that_it_has() -> None:
+    with pytest.raises(UserError, match="--cell lstm or layer_norm_lstm or mogrifier_lstm$"):
+        fastest.choose_safe({"framework": "tensorflow"}, cell="gru").check_cell("gru")
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
