@@ -284,7 +284,7 @@ def test_choices_that_no_model_has_are_refused(flag_values: dict[str, str], prob
 
 
 def test_a_framework_without_a_cell_names_all_that_it_has() -> None:
-    with pytest.raises(UserError, match="--cell lstm or layer_norm_lstm or mogrifier_lstm$"):
+    with pytest.raises(UserError, match=r"--cell lstm or layer_norm_lstm or mogrifier_lstm$"):
         fastest.choose_safe({"framework": "tensorflow"}, cell="gru").check_cell("gru")
 
 
