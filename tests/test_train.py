@@ -697,6 +697,13 @@ def test_a_new_word_in_a_text_without_unk_is_told_as_other_text(tmp_path: Path) 
         run_data.load_again(run, Vocabulary(("a", "<eos>")), run_name="a/run")
 
 
+def test_other_text_than_the_synthetic_is_told_as_such(data: Path) -> None:
+    """No other text tells whether vocabulary.txt has changed."""
+    run = run_flags.new_config({"data": "synthetic"})
+    with pytest.raises(UserError, match=rf"^the vocabulary of the data {data} .* is not that of a/run"):
+        run_data.load_again(run, Vocabulary(("<eos>",)), moved_to=str(data), run_name="a/run")
+
+
 def test_resuming_with_a_damaged_vocabulary_is_refused(run: Path, refused_resume: Callable[..., str]) -> None:
     path = run / "vocabulary.txt"
     path.write_text(path.read_text() + "zebra\n")

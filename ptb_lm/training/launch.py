@@ -291,7 +291,7 @@ def _load_text(request: TrainRequest) -> tuple[RunConfig, Corpus]:
     run_config, parent = request.run, request.parent
     if request.config_on_disk is not None:
         corpus = run_data.load_again(
-            run_config,
+            request.config_on_disk,  # which says what its text is; a flag may say where that lies now
             request.directory.read_vocabulary(),  # by the first rank, for all: none may fail before this
             moved_to=request.flag_values.get("data"),
             run_name=str(request.directory.path),

@@ -123,7 +123,7 @@ def load_again(
         raise UserError(f"{error}: it is not the text of {run_name}, or vocabulary.txt has changed") from None
     if data.vocabulary.sha256 != vocabulary.sha256:
         # The digest is of its own words, too; and the synthetic corpus is always the same.
-        if known_digest(run) == data.sha256 or (has_own_words and run.data == "synthetic"):
+        if known_digest(run) == data.sha256 or (has_own_words and location == run.data == "synthetic"):
             raise UserError(f"vocabulary.txt of {run_name} has changed since it was written: restore it")
         raise UserError(
             f"the vocabulary of the data {location} ({len(data.vocabulary):,} words) is not that of "

@@ -103,6 +103,17 @@ def on_ptb_from(start: Path, run: Path) -> list[str]:
     return ["--init-from", str(start), "--data", "ptb", "--epochs", "1", "--run-dir", str(run)]
 
 
+@pytest.mark.usefixtures("renamed")
+def test_a_run_on_other_text_that_is_resumed_on_it_is_refused_for_the_text(
+    small_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its vocabulary.txt has not changed."""
+    run = trained_on_other_words(small_corpus, tmp_path)
+    problem = runs.refusal(capsys, train, "--resume", run, "--data", "ptb", "--epochs", "3")
+    assert problem.startswith("the vocabulary of the data ptb (")
+    assert problem.endswith(f" words) is not that of {run}; name its own text with --data")
+
+
 @pytest.mark.parametrize("text", ["renamed", "folder"])
 def test_a_run_that_starts_from_another_ones_words_does_not_change_the_text(
     text: str,
