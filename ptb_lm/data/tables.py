@@ -150,7 +150,9 @@ def hub_files(name: str) -> dict[str, list[Path]]:
     try:
         splits = datasets.load_dataset(place, config, keep_in_memory=False)  # in memory it has no files
     except Exception as error:  # of many kinds: of the network, of names, of formats
-        raise UserError(f"--data {HUB}{name}: {one_line(error)}") from None
+        # Of one that it cannot make, or has no room for, only the cause says why.
+        problem = ": ".join(one_line(each) for each in (error, error.__cause__) if each)
+        raise UserError(f"--data {HUB}{name}: {problem}") from None
     return {split: [Path(each["filename"]) for each in part.cache_files] for split, part in splits.items()}
 
 

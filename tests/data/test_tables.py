@@ -534,3 +534,6 @@ def test_a_data_set_by_its_name(config: str, tmp_path: Path, monkeypatch: pytest
     if not config:
         with pytest.raises(UserError, match=r"lacks the test split; .*train, validation"):
             corpus.load(f"hf:{folder}")
+        (folder / "test.jsonl").write_text('{"another": "a"}\n')
+        with pytest.raises(UserError, match=rf"hf:{folder}: .*column names don't match"):
+            corpus.load(f"hf:{folder}")
