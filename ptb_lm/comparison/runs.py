@@ -15,7 +15,7 @@ from ptb_lm.common import streams
 from ptb_lm.common.errors import UserError
 from ptb_lm.common.files import resolve_links
 from ptb_lm.data.corpus import PENN_TREEBANK_SHA256
-from ptb_lm.data.preparation import PTB, effective_settings, is_path
+from ptb_lm.data.preparation import PTB, effective_settings
 from ptb_lm.training import metrics, run_data, run_folders
 from ptb_lm.training.run_config import RunConfig, describe_digest
 from ptb_lm.training.run_directory import NoEpochError
@@ -82,8 +82,7 @@ class Run:
 
         Several texts may have the name. Penn Treebank and synthetic have no digest.
         """
-        data, source = self.config.data, self.config.source
-        name = Path(data).name if is_path(data) else data
+        name, source = run_data.short_name(self.config), self.config.source
         if source is None:
             return name
         return PTB if source.sha256 == PENN_TREEBANK_SHA256 else f"{name} ({describe_digest(source.sha256)})"

@@ -140,6 +140,11 @@ def known_digest(run: RunConfig) -> str | None:
     return corpus.PENN_TREEBANK_SHA256 if run.data == PTB and run.init_from is None else None
 
 
+def short_name(run: RunConfig) -> str:
+    """Return the last part of the path of a run's text; or its name, if it has no path."""
+    return Path(run.source.path if run.source else run.data).name if is_path(run.data) else run.data
+
+
 def identify(run: RunConfig) -> str:
     """Return the digest of a run's text, or its name where no other text has that."""
     return known_digest(run) or run.data

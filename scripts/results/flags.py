@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ptb_lm.common.flags import command_words, flag_name
-from ptb_lm.data.preparation import PTB, Preparation, is_path
+from ptb_lm.data.preparation import PTB, Preparation
 from ptb_lm.model import fastest, frameworks
 from ptb_lm.model.choice import CHOICE_NAMES
 from ptb_lm.model.config import HYPERPARAMETERS, Config
 from ptb_lm.model.presets import RECIPES
+from ptb_lm.training import run_data
 from ptb_lm.training.run_config import PLACES, RunConfig
 from ptb_lm.training.run_flags import new_config
 
@@ -49,8 +50,9 @@ def others(config: RunConfig, environment: dict[str, Any]) -> str:
 
 def _text(config: RunConfig) -> Iterator[str]:
     """Yield the flags for the text, its preparation, and the run whose weights a run began with."""
-    if config.init_from or Path(config.data).name != PTB:
-        yield from ("--data", Path(config.data).name if is_path(config.data) else config.data)
+    name = run_data.short_name(config)
+    if config.init_from or name != PTB:
+        yield from ("--data", name)
     if config.text_column:
         yield from ("--text-column", config.text_column)
     if config.preparation:

@@ -267,6 +267,13 @@ def test_a_text_is_the_same_by_another_name(folder: Path, tmp_path: Path) -> Non
     assert "init scale" in differences(folder / "seeds", other)
 
 
+def test_a_text_has_the_name_of_its_place(folder: Path, seeds: Path) -> None:
+    """Also where the user was in its folder."""
+    for seed, given in ((1, "."), (2, "..")):
+        set_values(seeds / f"seed-{seed}" / "config.json", data=given)
+    assert shared(seeds)["data"] == f"data (SHA-256 {corpus.load(folder / 'data').sha256[:12]}…)"
+
+
 def test_runs_that_began_with_other_weights_are_another_row(folder: Path, seeds: Path) -> None:
     """Also where these came from one folder, or where words were added to one run's alone."""
     one = {"run": "/elsewhere/run", "weights_sha256": "0" * 64, "new_words": 0}
