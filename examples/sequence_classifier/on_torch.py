@@ -50,7 +50,7 @@ class TorchClassifier(Classifier):
         self.device, self.dtype = self.runtime.device, self.runtime.dtype
         if self.device.type == "cpu":
             host.keep_freed_memory()
-        self.config = config
+        self.config, self.choice = config, choice
         self.has_lengths = False  # whether the last batch had sequences of different lengths
         self.stack = self.build_stack(choice.model).to(device=self.device, dtype=self.dtype)
         self.executed_stack = self.stack.with_execution(
@@ -168,9 +168,10 @@ class TorchClassifier(Classifier):
     def _loss(self, batch: Batch, dropout: Dropout) -> Tensor:
         """Return the loss averaged over the batch, []."""
         if batch.lengths_B is not None and self.runtime.execution == "compile":
+            others = {*self.choice.framework_row.options(self.choice.model)["execution"]} - {"compile"}
             raise UserError(
                 "--execution compile cannot be combined with sequences of different lengths: "
-                "it would compile every batch again; choose from eager, jit"
+                f"it would compile every batch again; choose from {', '.join(sorted(others))}"
             )
         check_labels(batch.labels, self.config)
         log_p = self._log_probabilities(self.executed_stack, batch.x_BTI, batch.lengths_B, dropout)
