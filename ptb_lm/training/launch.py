@@ -211,7 +211,7 @@ def run(
             if _resume(trainer, request):
                 return 0
             directory.write_config(trainer.run)
-        if request.parent and "data" not in request.flag_values:
+        if request.parent and request.flag_values.keys().isdisjoint(("data", "text_column")):
             cli.try_print_line(f"without --data, the text is that of {request.parent.directory.path}")
         if request.reason:
             cli.try_print_line(request.reason)

@@ -132,7 +132,9 @@ def test_another_column_is_no_change_of_the_text(
     given = ("--init-from", old, "--text-column", "title", "--epochs", "1", *(("--data", place) * named))
     capsys.readouterr()
     assert runs.run_command(train, *given, "--run-dir", tmp_path / "unchanged") == 0
-    assert "has changed since" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "has changed since" not in out
+    assert "text is that of" not in out
     rows = gzip.decompress(Path(place).read_bytes())
     Path(place).write_bytes(gzip.compress(rows.replace(b"w1", b"w2")))
     assert runs.run_command(train, *given, "--run-dir", tmp_path / "changed") == (0 if named else 2)
