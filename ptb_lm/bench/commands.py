@@ -94,6 +94,7 @@ def _select(
     Raises:
         UserError: A pattern matches nothing, or what --add names cannot be imported, for example.
     """
+    variants.ADDED.clear()  # of an earlier command of this process: a notebook's
     own = [variants.add(given) for given in arguments.added]
     flags = vars(arguments) | {
         "workloads": _patterns("--workloads", arguments.workloads),

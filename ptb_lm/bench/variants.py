@@ -7,7 +7,7 @@ second time: the ratio of the two is 1, and the measured ratio shows how far the
 test).
 
 A registry has a row for each framework and program: where it is built, and its options. A checkout has more
-rows, in benchmarks/programs.toml. A program of the user's own is added while a process runs (`add`).
+rows, in benchmarks/programs.toml. A command may add programs of the user's own (`add`).
 """
 
 import re
@@ -90,7 +90,7 @@ _CLASSIFIER_PROGRAMS = _IN_CHECKOUT.get("classifiers", {})
 
 LANGUAGE_MODELS = {**FRAMEWORKS, **{name: _framework(about) for name, about in _LANGUAGE_PROGRAMS.items()}}
 CLASSIFIERS = {name: _framework(about) for name, about in _CLASSIFIER_PROGRAMS.items()}
-ADDED: dict[str, Framework] = {}  # programs of the user's own, of either kind
+ADDED: dict[str, Framework] = {}  # programs of the user's own, of either kind, that a command adds
 # Names in titles. What is missing here, as a program of --add is, has its own name.
 TITLES = {
     "torch": "torch",
@@ -214,7 +214,7 @@ class Variant:
 
 
 def add(name_and_build: str) -> Variant:
-    """Register an implementation of the user's own, NAME=MODULE:FUNCTION, for the time of this process.
+    """Register an implementation of the user's own, NAME=MODULE:FUNCTION, in ADDED.
 
     FUNCTION builds a ptb_lm.model.backend.Backend, or a Classifier (examples/sequence_classifier). Its call:
     FUNCTION(config, weights, model=..., execution=..., unroll=..., device=..., precision=..., seed=...).

@@ -276,7 +276,6 @@ def test_wrong_and_failing_variants_become_rows_and_are_not_timed(tmp_path: Path
     report = (tmp_path / "out" / "report.md").read_text()
     assert "out of luck" in report
     # Of what is not asked for again, the status says nothing.
-    variants.ADDED.clear()
     flags = ["--variants", "right/custom", *flags[2:]]
     assert run_command(bench, "run", "quick", *flags, "--add", *added, "--out", tmp_path / "out") == 0
 
@@ -295,7 +294,6 @@ def test_what_is_wrong_in_one_process_of_several_stays_wrong(
     assert asked.read_text() == "xx", "two processes"
     assert "not measured again" not in capsys.readouterr().out
 
-    variants.ADDED.clear()  # as in a process of its own
     assert run_command(bench, "run", "quick", *flags, "--out", out) == 1
     assert (out / "rows.jsonl").read_text() == recorded
     assert asked.read_text() == "xx", "nobody was asked again"

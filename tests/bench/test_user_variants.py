@@ -88,3 +88,14 @@ def test_a_missing_function_ends_the_run_before_it_begins(
     assert message.startswith(f"--add mine={build}: ")
     assert noun in message
     assert not (tmp_path / "out").exists()
+
+
+def test_another_command_of_the_process_may_use_the_name_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a notebook, after a fix."""
+    for build, noun in (("own:bild", "bild"), ("own:bilt", "bilt")):
+        message = refusal(capsys, bench, "check", "quick", "--add", f"mine={build}")
+        assert message.endswith(f"no function {noun}")
+    given = ["--add", "mine=own:bild", "mine=own:bilt"]
+    assert "'mine' is taken" in refusal(capsys, bench, "check", "quick", *given)
