@@ -113,16 +113,36 @@ def test_a_child_that_outlives_a_worker_does_not_hide_its_death(
 def test_a_child_that_goes_on_takes_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = """
         import os, sys, time
-        from ptb_lm.bench.run.worker import separate_replies
-        with separate_replies() as replies:
+        from ptb_lm.bench.run.worker import separate_pipes
+        with separate_pipes() as (requests, replies):
             if os.fork():
                 time.sleep(1)
-            for line in sys.stdin:
+            for line in requests:
                 print(line, end="", file=replies, flush=True)
     """
     answering = process(tmp_path, monkeypatch, program)
     assert answering.ask(what="hello") == {"what": "hello"}
     answering.close()
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        "breakpoint()",
+        "input()",
+        "import subprocess; subprocess.run('cat >&2; exit 3', shell=True, check=True)",
+    ],
+)
+def test_a_program_that_reads_stdin_finds_its_end(
+    reading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for the next request."""
+    (tmp_path / "reading.py").write_text(reading)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    worker = Process(bench_process.WORKER, timeout=60)
+    with pytest.raises(WorkerError, match=r"Quit|EOF|status 3"):
+        worker.ask(**{"import": "reading:build"})
+    worker.close()
 
 
 ASKING = """

@@ -138,7 +138,7 @@ def _build(processes: int, config: Config, weights: Mapping[str, NDArray[Any]], 
     threads = max(1, int(os.environ.get("OMP_NUM_THREADS") or len(host.cores())) // processes)
     os.environ.update(address, OMP_NUM_THREADS=str(threads), RANK="0", LOCAL_RANK="0")
     own_choice = {**choice.to_json(), "framework": "torch"}
-    # The others end with the worker: its stdin is a pipe, and theirs are its own.
+    # The others end with the worker, which alone holds the other ends of their stdins.
     others = [
         subprocess.Popen(
             [sys.executable, "-m", "ptb_lm.bench.run.multi_process"],

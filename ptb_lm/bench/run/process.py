@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
 # Far above what a compilation takes: a process that is silent for so long hangs.
 TIMEOUT = 1800.0
@@ -147,17 +147,17 @@ def describe_end(status: int, stderr: str) -> str:
     return f"ended with status {status}" + (f": {lines[-1]}" if lines else "")
 
 
-def end_with_asker() -> None:
+def end_with_asker(requests: TextIO) -> None:
     """See to it that this process, and those that it started, end as soon as nobody can ask it any more.
 
-    A program that does not come back never reads the end of stdin. It would take a core for ever, and disturb
-    the next benchmark.
+    A program that does not come back never reads the end of the requests. It would take a core for ever, and
+    disturb the next benchmark.
     """
-    threading.Thread(target=_wait_and_end, daemon=True).start()
+    threading.Thread(target=_wait_and_end, args=(requests.fileno(),), daemon=True).start()
 
 
-def _wait_and_end() -> None:
+def _wait_and_end(requests: int) -> None:
     asker = select.poll()
-    asker.register(sys.stdin, 0)  # for nothing but its end, of which poll always tells
+    asker.register(requests, 0)  # for nothing but its end, of which poll always tells
     asker.poll()
     os.killpg(os.getpid(), signal.SIGKILL)

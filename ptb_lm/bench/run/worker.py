@@ -184,25 +184,23 @@ class BuiltVariant:
         return {**facts, "first_losses": own, "same": same}
 
 
-def main() -> int:
-    """Serve requests until stdin ends, or one is refused; return the exit status."""
-    with separate_replies() as replies:
-        try:
-            for reply in _replies(map(json.loads, sys.stdin)):
-                _write(replies, reply)
-        except OutOfMemoryError as error:
-            # Perhaps there is enough without the other variants: a failure is tried again alone.
-            _write(replies, {"status": "failed", "reason": str(error)})
-        except UserError as error:
-            _write(replies, {"status": "unavailable", "reason": str(error)})
-        except check.WrongError as error:
-            _write(replies, {"status": "wrong", "reason": str(error)})
-        except Exception as error:
-            # Whatever it is, it becomes this variant's row; the others go on.
-            traceback.print_exc()
-            reason = f"{type(error).__name__}: {error}".split("\n")[0]
-            _write(replies, {"status": "failed", "reason": reason})
-    return 0
+def serve(requests: TextIO, replies: TextIO) -> None:
+    """Serve requests until they end, or one is refused."""
+    try:
+        for reply in _replies(map(json.loads, requests)):
+            _write(replies, reply)
+    except OutOfMemoryError as error:
+        # Perhaps there is enough without the other variants: a failure is tried again alone.
+        _write(replies, {"status": "failed", "reason": str(error)})
+    except UserError as error:
+        _write(replies, {"status": "unavailable", "reason": str(error)})
+    except check.WrongError as error:
+        _write(replies, {"status": "wrong", "reason": str(error)})
+    except Exception as error:
+        # Whatever it is, it becomes this variant's row; the others go on.
+        traceback.print_exc()
+        reason = f"{type(error).__name__}: {error}".split("\n")[0]
+        _write(replies, {"status": "failed", "reason": reason})
 
 
 def _replies(requests: Iterator[dict[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -268,20 +266,27 @@ def _to_python(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def separate_replies() -> Iterator[TextIO]:
-    """Yield the process's stdout; anything else that prints to stdout goes to stderr from now on."""
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as replies:
-        os.dup2(2, 1)
+def separate_pipes() -> Iterator[tuple[TextIO, TextIO]]:
+    """Yield the process's stdin and stdout, for requests and replies alone.
+
+    From now on whoever reads stdin finds its end, and takes no request; what prints to stdout goes to stderr.
+    """
+    requests = os.fdopen(os.dup(0), encoding="utf-8")
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    with requests, replies:
         nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        os.dup2(2, 1)
 
         def leave_pipes() -> None:
-            """See to it that a child takes no request and keeps no pipe open; what is buffered stays ours."""
-            os.dup2(nothing, 0)
-            if not replies.closed:
-                os.dup2(2, replies.fileno())
+            """See to it that a child that goes on keeps no pipe open; what is buffered stays ours."""
+            for pipe, instead in ((requests, 0), (replies, 2)):
+                if not pipe.closed:
+                    os.dup2(instead, pipe.fileno())
 
         os.register_at_fork(after_in_child=leave_pipes)
-        yield replies
+        yield requests, replies
 
 
 def _reset_peak() -> None:
@@ -309,5 +314,6 @@ def host_memory() -> int:
 
 
 if __name__ == "__main__":
-    end_with_asker()
-    sys.exit(main())
+    with separate_pipes() as pipes:
+        end_with_asker(pipes[0])
+        serve(*pipes)
