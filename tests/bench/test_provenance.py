@@ -32,8 +32,9 @@ def test_a_digest_tells_every_source_and_nothing_else(package: Path) -> None:
     (package / "__pycache__" / "one.pyc").write_bytes(b"anything")
     (package / "notes.md").write_text("anything")
     assert record.sources_digest(package) in seen
-    (package / "native" / "kernels.cpp").write_text("int d;\n")
-    seen.add(record.sources_digest(package))
+    for kernels in ("kernels.cpp", "kernels.cu"):
+        (package / "native" / kernels).write_text("int d;\n")
+        seen.add(record.sources_digest(package))
     (package / "two.py").rename(package / "three.py")
     seen.add(record.sources_digest(package))
     (package / "native" / "new.py").touch()
@@ -43,7 +44,7 @@ def test_a_digest_tells_every_source_and_nothing_else(package: Path) -> None:
     three.write_text(texts[0])
     one.write_text(texts[1])
     seen.add(record.sources_digest(package))
-    assert len(seen) == 5
+    assert len(seen) == 6
 
 
 def test_versions_are_those_of_the_packages() -> None:

@@ -1,6 +1,5 @@
 """Variants of the user's own: what is not there is found out before anything is measured."""
 
-import hashlib
 import sys
 from pathlib import Path
 
@@ -42,11 +41,25 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_module_is_imported_elsewhere_and_its_text_is_known(modules: Path) -> None:
-    (modules / "own.py").write_text(f"{MODULE}# another text\n")
     digests = commands._import_added(["one=own:build", "two=own:build"])
     assert not {"own", "package"} & sys.modules.keys()
-    own = hashlib.sha256((modules / "own.py").read_bytes()).hexdigest()
-    assert digests == {"one=own:build": own, "two=own:build": own}
+    assert digests["one=own:build"] == digests["two=own:build"]
+
+
+def test_the_text_of_a_module_is_that_of_what_it_imports_from_beside_it(modules: Path) -> None:
+    """And that of the kernels there, which nobody imports by name."""
+    given = "mine=own:build"
+    (modules / "own.py").write_text(f"import helper, package.own\n{MODULE}")
+    (modules / "helper.py").write_text("a = 1\n")
+    (modules / "kernel.cu").write_text("// 1\n")
+    found = [commands._import_added([given])]
+    for changed in ("own.py", "helper.py", "package/own.py", "kernel.cu"):
+        with (modules / changed).open("a") as file:
+            file.write("\n")
+        found.append(commands._import_added([given]))
+        assert found.count(found[-1]) == 1, changed
+    (modules / "broken.py").write_text("# which it does not import\n")
+    assert commands._import_added([given]) == found[-1]
 
 
 @pytest.mark.parametrize("init", [True, False], ids=["package", "namespace package"])

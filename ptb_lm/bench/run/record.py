@@ -8,7 +8,8 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -31,8 +32,9 @@ PACKAGES = (
     *("torch", "tensorflow", "tensorflow-cpu", "keras", "numpy"),
     *("jax", "jaxlib", "pytensor", "numba", "scipy-openblas32"),
 )
-# A program's text: Python, the kernels that are compiled, and what benchmarks/ declares.
-SOURCES = ("*.py", "*.cpp", "*.toml")
+# A program's text: Python, kernels with what they include, and what benchmarks/ declares.
+KERNELS = ("*.c", "*.cc", "*.cpp", "*.cu", "*.cuh", "*.h", "*.hpp", "*.pyx", "*.so")
+SOURCES = ("*.py", *KERNELS, "*.toml")
 # Variables that begin so change what is computed, by which kernels, or with which threads and memory.
 PREFIXES = (
     *("ATEN_", "CUBLAS", "CUDA_", "CUDNN_", "CXX", "DNNL_", "GLIBC_TUNABLES", "GLOO_", "GOMP_", "JAX_"),
@@ -203,13 +205,39 @@ def variables() -> dict[str, str]:
 
 def sources_digest(folder: Path) -> str:
     """Return a SHA-256 of the names and the text of all sources in a folder."""
+    return _digest(folder, (path for pattern in SOURCES for path in folder.rglob(pattern)))
+
+
+def module_digest(name: str) -> str:
+    """Return a SHA-256 of the text of a module of the user's own, which this process has imported.
+
+    Returns:
+        That of all sources of its package. Or that of its file, of what it imports from beside it, and of the
+        kernels there; "" where it has no file.
+    """
+    top, *_ = name.split(".")
+    if folders := getattr(sys.modules[top], "__path__", None):
+        return " ".join(sources_digest(Path(folder)) for folder in folders)
+    # Not as an attribute, at which a lazy module may begin an import.
+    scopes = {each: getattr(module, "__dict__", {}) for each, module in sys.modules.items()}
+    located = {each: Path(str(scope.get("__file__") or "")) for each, scope in scopes.items()}
+    files = {each: path for each, path in located.items() if path.is_file()}
+    if top not in files:
+        return ""
+    folder = files[top].parent
+    texts = {
+        path
+        for each, path in files.items()
+        if path.parent == folder or folder / each.partition(".")[0] in path.parents
+    }
+    places = {path.parent for path in texts}
+    kernels = (path for place in places for pattern in KERNELS for path in place.glob(pattern))
+    return _digest(folder, (*texts, *kernels))
+
+
+def _digest(folder: Path, paths: Iterable[Path]) -> str:
     total = hashlib.sha256()
-    for path in sorted(path for pattern in SOURCES for path in folder.rglob(pattern)):
+    for path in sorted({*paths}):
         total.update(f"{path.relative_to(folder).as_posix()}\n".encode(errors="backslashreplace"))
-        total.update(f"{file_digest(path)}\n".encode())
+        total.update(f"{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return total.hexdigest()
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()

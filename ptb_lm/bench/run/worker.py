@@ -22,7 +22,6 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -226,7 +225,7 @@ def _import_function(module: str, function: str) -> dict[str, str]:
     """Import a function of the user's own.
 
     Returns:
-        A digest of the module's file, or of all sources of its package; "" where it has none.
+        A digest of the text that is imported (record.module_digest).
 
     Raises:
         UserError: The module cannot be imported, or has no such function.
@@ -241,11 +240,7 @@ def _import_function(module: str, function: str) -> dict[str, str]:
         raise UserError(f"the module {module} cannot be imported: {reason}") from None
     if not callable(getattr(sys.modules[module], function, None)):
         raise UserError(f"the module {module} has no function {function}")
-    package = sys.modules[module.partition(".")[0]]
-    if folders := getattr(package, "__path__", None):
-        return {"digest": " ".join(record.sources_digest(Path(folder)) for folder in folders)}
-    source = getattr(package, "__file__", None)
-    return {"digest": record.file_digest(Path(source)) if source else ""}
+    return {"digest": record.module_digest(module)}
 
 
 def _write(replies: TextIO, reply: Mapping[str, Any]) -> None:
