@@ -179,16 +179,22 @@ def ascii_locale() -> Iterator[None]:
 @pytest.mark.parametrize("fails_in", ["build", "step"])
 @pytest.mark.parametrize("enough_alone", [True, False])
 def test_what_fails_beside_others_is_tried_again_alone(
-    enough_alone: bool, fails_in: str, tmp_path: Path, fake: type[FakeProcess]
+    enough_alone: bool,
+    fails_in: str,
+    tmp_path: Path,
+    fake: type[FakeProcess],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     fake.needs_all_memory, fake.fails_alone, fake.fails_in = "torch/block", not enough_alone, fails_in
     found = measurement(tmp_path, MACHINE)
     found.prepare([Variant("torch/cudnn"), Variant("torch/block")])
     logs = [log.read_text(encoding="utf-8") for log in tmp_path.glob("failures/*")]
+    told = "".join(capsys.readouterr().out.split())  # its lines may be broken
     if enough_alone:
         assert fake.alive == ["torch/block"]
-        assert (found.record.rows, logs) == ([], [])
+        assert (found.record.rows, logs, told) == ([], [], "")
     else:
+        assert told.count(f"{tmp_path}/failures/small-torch-block.log") == 1
         assert fake.alive == []
         assert [(each.variant, each.reason) for each in found.record.rows] == [("torch/block", "no memory")]
         assert logs == [WRITTEN]
@@ -538,11 +544,11 @@ def test_a_pass_that_is_complete_stays_so_and_what_is_wrong_is_wrong_by_both_nam
     workload = dataclasses.replace(SMALL, variants=tuple(both))
     found = Measurement(Options(suite="quick"), workload, record, MACHINE, session="2", command="")
     for variant in both:
-        found._give_up(variant, "train", WorkerError("failed", "killed"))
+        found._give_up(variant, ["train"], WorkerError("failed", "killed"))
     assert [each.variant for each in record.rows if not each.is_measured] == ["torch/cudnn#again"]
     found = Measurement(Options(suite="quick"), workload, record, MACHINE, session="3", command="")
     assert not found.should_skip("torch/cudnn#again", "train", 0)
-    found._give_up(both[0], "train", WorkerError("wrong", "its loss is off"))
+    found._give_up(both[0], ["train"], WorkerError("wrong", "its loss is off"))
     assert all(found.should_skip(each.name, "train", 0) for each in both)
     assert [each.variant for each in record.rows if each.status == "wrong"] == ["torch/cudnn"]
 

@@ -18,7 +18,7 @@ from ptb_lm.bench.run.timed_steps import WARM_UP_PART, Plan, WarmUp, plan_blocks
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.variants import Variant, original
 from ptb_lm.bench.workloads import Workload
-from ptb_lm.common import host
+from ptb_lm.common import cli, host
 from ptb_lm.common.errors import UserError
 
 
@@ -152,7 +152,7 @@ class Measurement:
             block, rates = self._block(worker, pass_name, planned.steps, self._precision(variant))
         except WorkerError as error:
             self.pool.drop(variant.name)
-            self._give_up(variant, pass_name, error)
+            self._give_up(variant, [pass_name], error)
             return
         self.record.add(
             msgspec.structs.replace(
@@ -188,8 +188,7 @@ class Measurement:
                 self._warm_up(worker)
         except WorkerError as error:
             self.pool.drop(variant.name)
-            for each in self.workload.passes:
-                self._give_up(variant, each, error)
+            self._give_up(variant, self.workload.passes, error)
             return None
         self._checked.setdefault(original(variant.name), worker.facts)
         return worker
@@ -236,29 +235,29 @@ class Measurement:
             checked=self._checked.get(original(variant)),
         )
 
-    def _give_up(self, variant: Variant, pass_name: str, error: WorkerError) -> None:
-        """Record why a variant's pass cannot be measured, unless it is complete; keep what a process wrote.
+    def _give_up(self, variant: Variant, passes: Sequence[str], error: WorkerError) -> None:
+        """Record why passes of a variant cannot be measured, unless they are complete; tell of a failure.
 
-        A wrong variant is recorded in any case, and is skipped by every name of its program.
+        What a process that failed wrote is kept. A wrong variant is recorded in any case, and is skipped by
+        every name of its program.
         """
+        self._impossible |= {(variant.name, each) for each in passes}
+        if wrong := error.status == rows.WRONG:
+            program = original(variant.name)
+            names = [each.name for each in self.workload.variants if original(each.name) == program]
+            self._impossible |= set(itertools.product(names, self.workload.passes))
+        for each in passes:
+            if wrong or not self._is_complete(variant.name, each):
+                row = self._row(variant, each)
+                self.record.add(msgspec.structs.replace(row, status=error.status, reason=str(error)))
         if error.status == "failed":
-            path = (
-                self.record.folder / "failures" / f"{self.workload.name}-{variant.name.replace('/', '-')}.log"
+            what = f"{self.workload.name}-{variant.name.replace('/', '-')}"
+            log = self.record.folder / "failures" / f"{what}.log"
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text(error.log, encoding="utf-8")
+            cli.print_line(
+                f"{self.workload.name} {variant.name}: failed: {error}; what its process wrote is in {log}"
             )
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(error.log, encoding="utf-8")
-        wrong = error.status == rows.WRONG
-        names = [
-            each.name for each in self.workload.variants if original(each.name) == original(variant.name)
-        ]
-        self._impossible |= {
-            (name, each)
-            for name in (names if wrong else [variant.name])
-            for each in (self.workload.passes if wrong else [pass_name])
-        }
-        if wrong or not self._is_complete(variant.name, pass_name):
-            row = self._row(variant, pass_name)
-            self.record.add(msgspec.structs.replace(row, status=error.status, reason=str(error)))
 
     def _is_complete(self, variant: str, pass_name: str) -> bool:
         if (variant, pass_name) not in self._plans:
