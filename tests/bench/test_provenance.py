@@ -92,6 +92,11 @@ def test_a_record_takes_no_rows_of_another_program(tmp_path: Path, monkeypatch: 
         with pytest.raises(UserError) as caught:
             Record(tmp_path, settings(**{name: other}))
         assert f"({name} was {kept.get(name)!r}, now {other!r})" in str(caught.value)
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "cpu_quota", lambda: 0.5)
+        now = settings()
+    with pytest.raises(UserError, match=r"\(cpu_quota was \S+, now 0\.5\)"):
+        Record(tmp_path, now)
     # Results that were committed meanwhile.
     monkeypatch.setattr(host, "_git_commit", lambda: "0123456789abcdef")
     Record(tmp_path, settings())

@@ -50,7 +50,7 @@ MESSAGES = "TF_CPP_"
 _LEFT_OUT = ("workloads", "variants", "added")
 _CPU_KEYS = ("kernels", "float32_products")
 # Not the commit: a commit of results changes no source. Each row has its own.
-_MACHINE_KEYS = ("ptb_lm", "python", "processor", "cores")
+_MACHINE_KEYS = ("ptb_lm", "python", "processor", "cores", "cpu_quota")
 
 Key = tuple[str, str, str, int]  # workload, pass, variant, round
 
@@ -175,7 +175,7 @@ def run_settings(
     sources = [Path(__file__).resolve().parents[2], *[FOLDER, FOLDER.parent / "examples"] * HAS_CHECKOUT]
     return {
         **{name: value for name, value in asdict(options).items() if name not in _LEFT_OUT},
-        **{name: environment[name] for name in _MACHINE_KEYS},
+        **{name: environment.get(name) for name in _MACHINE_KEYS},
         "gpu": gpu,
         **versions(),
         "source": " ".join(map(sources_digest, sources)),
