@@ -134,6 +134,15 @@ def test_cuts_and_failures_halfway_are_told(tmp_path: Path) -> None:
     ]
 
 
+def test_a_note_of_a_wrong_variant_does_not_count(tmp_path: Path) -> None:
+    """It has no figures; of those that have, one has no note."""
+    cut = "1 of 3 steps a round (limit: 0.001 s)"
+    speeds = {"torch/basic": 1.0, "a": 1.1, "b": 1.2}
+    rows = [{**each, "note": None if each["variant"] == "a" else cut} for each in rounds(speeds)]
+    lines = chart(tmp_path, [*rows, unmeasured("wrong", "its loss is off", variant="b")], width=120)
+    assert [line for line in lines if line.endswith(cut)] == [f"small, train, torch/basic: {cut}"]
+
+
 def test_the_report_s_warnings_are_told(tmp_path: Path) -> None:
     text = " ".join(" ".join(chart(tmp_path, rounds(SPEEDS, noise=0.5))).split())
     warnings = doubts.warnings(summarise(tmp_path))

@@ -153,10 +153,11 @@ def legend(group: ResultGroup) -> Iterator[str]:
 
 
 def notes(group: ResultGroup) -> Iterator[str]:
-    """Yield what was cut, failed or is special in results, after the labels of these."""
-    noted = group_by_key((note, result.label) for result in group.results for note in result.notes)
+    """Yield what was cut, failed or is special in results with figures, after the labels of these."""
+    measured = group.measured_results
+    noted = group_by_key((note, result.label) for result in measured for note in result.notes)
     for note, labels in noted.items():
-        everyone = len(labels) == len(group.measured_results) > 1
+        everyone = len(labels) == len(measured) > 1
         yield f"{'all' if everyone else ', '.join(labels)}: {note}"
 
 
