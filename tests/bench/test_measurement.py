@@ -104,7 +104,7 @@ class FakeProcess:
     needs_all_memory = ""  # a variant that fails beside others
     fails_in = "build"  # or in its first "step"
     fails_alone = False
-    unavailable = ""  # a variant
+    refused, refusal = "", "unavailable"  # a variant, and its status
 
     def __init__(self, *arguments: str, timeout: float, environment: Mapping[str, str]) -> None:
         self.timeouts.append(timeout)
@@ -115,8 +115,8 @@ class FakeProcess:
 
     def receive(self) -> dict[str, Any]:
         self.asked.append((self.variant, "build"))
-        if self.variant == self.unavailable:
-            raise WorkerError("unavailable", "no compiler")
+        if self.variant == self.refused:
+            raise WorkerError(self.refusal, "no compiler")
         self.take_memory("build")
         return {"engine": "", "environment": {}, "build_seconds": 1.0}
 
@@ -238,7 +238,7 @@ def test_what_cannot_be_measured_is_tried_once(
     passes: tuple[str, ...], tmp_path: Path, fake: type[FakeProcess]
 ) -> None:
     """Not in each of five processes, nor for each pass."""
-    fake.unavailable = "torch/block_fused"
+    fake.refused = "torch/block_fused"
     group = run_quick(tmp_path, passes=passes, variants=VARIANTS, processes=5)
     assert {each.variant: each.processes for each in group.results} == {
         "torch/cudnn": 5,
@@ -340,6 +340,23 @@ def test_a_run_that_was_interrupted_and_is_planned_anew_lacks_no_round(
     group = run_quick(tmp_path, minutes=600.0, variants=VARIANTS)
     assert {(each.rounds, each.planned_rounds) for each in group.results} == {(16, 16)}
     assert group.unfinished is None
+
+
+@pytest.mark.parametrize("refusal", ["wrong", "unavailable"])
+def test_a_run_keeps_its_plan_if_what_was_no_part_of_it_cannot_be_measured(
+    refusal: str, tmp_path: Path, fake: type[FakeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is wrong has no row of its second measurement; what is not there was not asked for before."""
+    monkeypatch.setattr(runner, "MOST", 9)
+    fake.refusal = refusal
+    fake.refused = "torch/cudnn" if refusal == "wrong" else "torch/block"
+    fake.blocks_left = 22 if refusal == "wrong" else 30  # of 16, or 24, before the plan
+    every = (*VARIANTS, "torch/block")
+    with pytest.raises(KeyboardInterrupt):
+        run_quick(tmp_path, minutes=600.0, variants=every if refusal == "wrong" else VARIANTS)
+    fake.blocks_left = 10_000
+    group = run_quick(tmp_path, minutes=600.0, variants=every)
+    assert {(each.rounds, each.planned_rounds) for each in group.measured_results} == {(18, 18)}
 
 
 @pytest.mark.parametrize("blocks", [3, 23, 24, 27])

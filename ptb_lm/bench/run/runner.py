@@ -78,12 +78,18 @@ def _rounds(measurement: Measurement) -> Iterator[str]:
     laps = _take_over(measurement)
     for process in itertools.count():
         workload = measurement.workload
-        if workload.minutes is not None and process >= PILOT and laps:
-            left = int(min((60 * workload.minutes - sum(laps.values())) / _mean_lap(laps), MOST))
-            ratios = _ratios(measurement)
-            count = count_processes(ratios, least=workload.processes, affordable=process + max(0, left))
-            workload = measurement.workload = _with_processes(workload, count)
-            cli.print_line(f"{workload.name}: {_describe_plan(count, ratios)}, {_describe_time(count, laps)}")
+        if workload.minutes is not None and process >= PILOT:
+            if laps:
+                left = int(min((60 * workload.minutes - sum(laps.values())) / _mean_lap(laps), MOST))
+                ratios = _ratios(measurement)
+                count = count_processes(ratios, least=workload.processes, affordable=process + max(0, left))
+                workload = measurement.workload = _with_processes(workload, count)
+                described = f"{_describe_plan(count, ratios)}, {_describe_time(count, laps)}"
+                cli.print_line(f"{workload.name}: {described}")
+            elif planned := _planned_rows(measurement):
+                # What was no part of that plan cannot be measured.
+                laps = _keep_plan(measurement, planned)
+                workload = measurement.workload
         if process >= workload.processes:
             return
         begin, before = time.monotonic(), len(measurement.record.measured_rows())
@@ -146,22 +152,37 @@ def _take_over(measurement: Measurement) -> dict[int, float]:
         The seconds of each process of all variants, side by side, that earlier runs have measured for the
         plan that holds, or for the one that is to be made.
     """
-    workload, record = measurement.workload, measurement.record
-    rows = record.rows_of(workload.name)
-    measured = [row for row in record.measured_rows().values() if row.workload == workload.name]
-    planned = [row for row in rows if row.is_measured and row.round >= PILOT * ROUNDS_OF_A_PROCESS]
+    workload, rows = measurement.workload, measurement.record.rows_of(measurement.workload.name)
+    planned = _planned_rows(measurement)
     if workload.minutes is None or not planned:
-        return _earlier_laps(measured)
+        return _earlier_laps(_measured_rows(measurement))
     sessions = distinct(row.session for row in rows)
     later = sessions[sessions.index(planned[-1].session) + 1 :]
     known = {row.variant for row in rows if row.session not in later}
     if not known >= {variant.name for variant in workload.variants}:
-        return _earlier_laps([row for row in measured if row.session in later])
-    laps, count = _earlier_laps(measured), planned[-1].planned_rounds // ROUNDS_OF_A_PROCESS
-    measurement.workload = _with_processes(workload, count)
-    cli.print_line(
-        f"{workload.name}: {_describe_plan(count, [])} as planned before, {_describe_time(count, laps)}"
-    )
+        return _earlier_laps([row for row in _measured_rows(measurement) if row.session in later])
+    return _keep_plan(measurement, planned)
+
+
+def _measured_rows(measurement: Measurement) -> list[Row]:
+    """Return the measured rows of the workload, the newest of each round."""
+    measured = measurement.record.measured_rows().values()
+    return [row for row in measured if row.workload == measurement.workload.name]
+
+
+def _planned_rows(measurement: Measurement) -> list[Row]:
+    """Return the rows that were measured after a plan, the newest last."""
+    rows = measurement.record.rows_of(measurement.workload.name)
+    return [row for row in rows if row.is_measured and row.round >= PILOT * ROUNDS_OF_A_PROCESS]
+
+
+def _keep_plan(measurement: Measurement, planned: Sequence[Row]) -> dict[int, float]:
+    """Follow the plan of some rows, the newest last; return the seconds of each process so far."""
+    laps = _earlier_laps(_measured_rows(measurement))
+    count = planned[-1].planned_rounds // ROUNDS_OF_A_PROCESS
+    measurement.workload = _with_processes(measurement.workload, count)
+    described = f"{_describe_plan(count, [])} as planned before, {_describe_time(count, laps)}"
+    cli.print_line(f"{measurement.workload.name}: {described}")
     return laps
 
 
