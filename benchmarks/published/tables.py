@@ -8,6 +8,7 @@ from ptb_lm.bench.intervals import LogMean
 from ptb_lm.bench.reporting import formats
 from ptb_lm.bench.reporting.formats import significant, times
 from ptb_lm.bench.results import Result, ResultGroup, distinct, speed_ratio
+from ptb_lm.bench.variants import Variant
 from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell
 from ptb_lm.pages.document import NOTHING, CaptionedTable
 
@@ -17,16 +18,23 @@ _T = TypeVar("_T")
 def tables(groups: Sequence[ResultGroup]) -> Iterator[CaptionedTable]:
     """Yield a table for each source and pass that answers to a workload's passes.
 
-    In another suite than the source's, only if one of its variants was measured there.
+    In another suite than the source's, only if one of its variants was measured there. Beside a part of the
+    workload, or another precision than float32, there are no figures, and a sentence says so.
     """
     first = groups[0]
     if cuts := distinct(cut for group in groups for cut in group.cuts):
         yield CaptionedTable(caption=f"Published figures are of the whole size; this is {'; '.join(cuts)}.")
         return
-    variants = {result.variant for group in groups for result in group.results if result.blocks}
+    measured = {result.variant: result for group in groups for result in group.measured_results}
+    # A figure stands beside a variant whose name gives no precision.
+    unnamed = [result for name, result in measured.items() if Variant(name).precision is None]
+    precisions = distinct(formats.precision(result.blocks[0].work.precision) for result in unnamed)
     for source, figures in for_workload(first.suite, first.workload):
-        if source.suite != first.suite and variants.isdisjoint(figure.variant for figure in figures):
+        if source.suite != first.suite and measured.keys().isdisjoint(each.variant for each in figures):
             continue
+        if precisions not in ([], ["float32"]):
+            yield CaptionedTable(caption=f"No published figure is known to be in {precisions[0]}.")
+            return
         about = " ".join(f"{text[0].upper()}{text[1:]}." for text in (source.protocol, source.remark) if text)
         caption = f"{source.name} ({source.url}). {about}"
         if not figures:

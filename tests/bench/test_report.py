@@ -242,6 +242,20 @@ def test_no_published_figure_stands_beside_a_workload_of_another_size(tmp_path: 
     assert "batch 2 of 20" in cut.paragraphs[0]
 
 
+def test_no_published_figure_stands_beside_another_precision(tmp_path: Path) -> None:
+    """That of the command, which no name gives."""
+    half = {**WORK, "precision": "bf16"}
+    rows = rounds({"torch/basic": 1.0, "tensorflow/cudnn": 4.0}, suite="ptb", work=half)
+    (captioned,) = section(document(tmp_path / "half", rows), "small").published
+    assert captioned.table is None
+    assert "bfloat16" in captioned.caption
+    beside = [
+        *rounds({"tensorflow/cudnn": 4.0}, suite="ptb"),
+        row(variant="torch/cudnn@bf16", suite="ptb", work=half),
+    ]
+    assert all(each.table for each in section(document(tmp_path / "beside", beside), "small").published)
+
+
 def test_the_title_says_what_was_compared_and_the_subtitle_where(tmp_path: Path) -> None:
     speeds = {
         "torch/basic": 1.0,
