@@ -31,6 +31,7 @@ def test_a_digest_tells_every_source_and_nothing_else(package: Path) -> None:
     (package / "__pycache__").mkdir()
     (package / "__pycache__" / "one.pyc").write_bytes(b"anything")
     (package / "notes.md").write_text("anything")
+    (package / ".#two.py").symlink_to("somebody@somewhere.1:2")  # as Emacs marks a file that is being edited
     assert record.sources_digest(package) in seen
     for kernels in ("kernels.cpp", "kernels.cu"):
         (package / "native" / kernels).write_text("int d;\n")

@@ -237,7 +237,8 @@ def module_digest(name: str) -> str:
 
 def _digest(folder: Path, paths: Iterable[Path]) -> str:
     total = hashlib.sha256()
-    for path in sorted({*paths}):
+    # Emacs marks a file that is edited by a link to nothing, of nearly the same name.
+    for path in sorted({path for path in paths if path.is_file()}):
         total.update(f"{path.relative_to(folder).as_posix()}\n".encode(errors="backslashreplace"))
         total.update(f"{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return total.hexdigest()
