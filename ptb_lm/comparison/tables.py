@@ -10,6 +10,7 @@ import io
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean, stdev
 from typing import Any
 
@@ -122,7 +123,9 @@ def to_text(groups: Sequence[RunGroup]) -> str:
     ]
     same = ", ".join(" ".join(map(str, row)) for row in common_settings(groups).rows)
     remarks = (*_remarks(groups), f"{SHARED_CAPTION if len(groups) > 1 else 'Settings'}: {same}.")
-    return "\n".join([*texts, *(f"{textwrap.fill(remark, WIDTH)}\n" for remark in remarks)]).lstrip()
+    # A path stays whole, and can be copied.
+    fill = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([*texts, *(f"{fill(remark)}\n" for remark in remarks)]).lstrip()
 
 
 def _remarks(groups: Sequence[RunGroup]) -> list[str]:

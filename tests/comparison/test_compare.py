@@ -238,6 +238,12 @@ def test_another_run_of_a_seed_is_another_row(folder: Path, tmp_path: Path) -> N
     assert "±" not in rows[1]["best test"]
 
 
+def test_a_path_among_the_settings_is_not_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, path = shutil.copytree(DEMO, tmp_path / "run"), f"/elsewhere/{'a-long-name-' * 9}"
+    set_values(run / "config.json", init_from={"run": path, "weights_sha256": "0" * 64, "new_words": 0})
+    assert path in compared(capsys, run)
+
+
 def test_runs_on_other_text_are_another_row(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
