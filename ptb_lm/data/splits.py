@@ -92,7 +92,8 @@ def _files_by_name(folder: Path) -> dict[str, _Files]:
     for path in sorted(folder.iterdir(), key=_by_numbers):
         if match := _NAME.fullmatch(path.name):
             prefix, split, shard, suffix = match.groups("")
-            inside = path.iterdir() if path.is_dir() and path.name == split else ()
+            is_folder = path.is_dir() and path.name == split
+            inside = path.iterdir() if is_folder else ()
             # What `datasets` computed from a split lies beside it, and so does .json about it.
             kinds = {*tables.TABLES} - {".json"}
             parts = [
@@ -100,7 +101,7 @@ def _files_by_name(folder: Path) -> dict[str, _Files]:
                 for each in sorted(inside, key=_by_numbers)
                 if tables.format_of(each) in kinds and each.name[:6] != "cache-"
             ]
-            name = "{}/" if parts else f"{prefix}{{}}{'-*' if shard else ''}{suffix}"
+            name = "{}/" if is_folder else f"{prefix}{{}}{'-*' if shard else ''}{suffix}"
             found[name][split] += parts or [path]
     return {name: _by_split(found[name]) for name in NAMES if name in found}
 

@@ -446,6 +446,20 @@ def test_folders_of_many_names(names: str, tmp_path: Path) -> None:
     assert words == {split: [*line.split(), "<eos>"] for split, line in expected.items()}
 
 
+@pytest.mark.parametrize("name", ["{}.csv", "wiki.{}.tokens", "{}-0-of-1.jsonl"])
+def test_folders_of_something_else_beside_the_files_are_left_alone(name: str, tmp_path: Path) -> None:
+    """Where there is nothing else, it is told what they are."""
+    for split in splits.SPLITS:
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "picture.png").write_bytes(b"\x89PNG")
+    with pytest.raises(UserError, match=f"{tmp_path / 'train'} is a folder, not a text file"):
+        corpus.load(tmp_path)
+    for split in splits.SPLITS:
+        content = '{"text": "a"}' if "json" in name else "a" if "wiki" in name else "text\na"
+        (tmp_path / name.format(split)).write_text(f"{content}\n")
+    assert corpus.load(tmp_path).vocabulary.words == ("<eos>", "a")
+
+
 def test_an_empty_file_of_several_is_no_empty_text(tmp_path: Path) -> None:
     for split in splits.SPLITS:
         (tmp_path / f"{split}-00000-of-00002.txt").touch()
