@@ -28,7 +28,7 @@ def save(path: Path, arrays: Arrays, metadata: Mapping[str, Any]) -> None:
         OSError: The file cannot be written; an older one is as it was.
     """
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    _check_room(2 * sum(array.nbytes for array in contiguous.values()))
+    check_room(2 * sum(array.nbytes for array in contiguous.values()))
     values = json.dumps({DIGEST_KEY: _digest(contiguous, metadata), **metadata})
     atomic_write(path, safetensors.numpy.save(contiguous, metadata={METADATA_KEY: values}))
 
@@ -48,7 +48,7 @@ def load(
     """
     refuse_pipe(path)
     try:
-        _check_room(2 * path.stat().st_size)
+        check_room(2 * path.stat().st_size)
         with safetensors.safe_open(path, framework="numpy") as file:
             metadata = json.loads((file.metadata() or {}).get(METADATA_KEY, "null"))
             if not isinstance(metadata, dict):
@@ -117,6 +117,6 @@ def _digest(arrays: Arrays, metadata: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def _check_room(size: int) -> None:
-    """Raise MemoryError if the process cannot get this many bytes: safetensors would hang or abort."""
+def check_room(size: int) -> None:
+    """Raise MemoryError if the process cannot get this many bytes: safetensors would hang, panic or abort."""
     np.empty(size + SPARE_BYTES, np.uint8)

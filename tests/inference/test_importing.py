@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 import shlex
 import sys
@@ -470,6 +471,42 @@ def test_a_tensor_that_hdf5_would_read_from_another_file_is_refused(
 def test_the_end_of_a_file_s_name_may_be_in_capitals(tmp_path: Path) -> None:
     safetensors.torch.save_file({"x": torch.ones(1, 2)}, tmp_path / "X.SAFETENSORS")
     assert_arrays(read_tensors(tmp_path / "X.SAFETENSORS"), {"x": np.ones((1, 2), np.float32)})
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="the file system of macOS has no other names")
+@pytest.mark.parametrize("ending", [".safetensors", ".pt", ".npz", ".h5"])
+def test_the_name_of_a_file_need_not_be_utf_8(ending: str, tmp_path: Path) -> None:
+    plain, path = tmp_path / f"x{ending}", tmp_path / (os.fsdecode(b"\xff") + ending)
+    if ending == ".safetensors":
+        safetensors.torch.save_file({"x": torch.ones(1, 2)}, plain)
+    elif ending == ".pt":
+        torch.save({"x": torch.ones(1, 2)}, plain)
+    elif ending == ".npz":
+        np.savez(plain, x=np.ones((1, 2), np.float32))
+    else:
+        with pytest.importorskip("h5py").File(plain, "w") as file:
+            file["x"] = np.ones((1, 2), np.float32)
+    plain.rename(path)
+    assert_arrays(read_tensors(path), {"x": np.ones((1, 2), np.float32)})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/statm is Linux's")
+def test_that_memory_for_the_tensors_of_safetensors_is_missing_is_no_panic(tmp_path: Path) -> None:
+    """There is enough for the file, and not for its tensors too."""
+    resource = pytest.importorskip("resource")
+    size, path = 2**28, tmp_path / "x.safetensors"
+    header = json.dumps({"x": {"dtype": "F32", "shape": [1, size // 4], "data_offsets": [0, size]}}).encode()
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + size)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + size * 3 // 2, before[1]))
+    try:
+        with pytest.raises(MemoryError):
+            read_tensors(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def test_that_h5py_is_missing_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from ptb_lm.training import run_folders
 from ptb_lm.training.run_config import Source
 from ptb_lm.training.run_directory import RunDirectory
 from ptb_lm.training.run_flags import new_config
+from ptb_lm.training.tensors import check_room
 
 # Other programs' names of the end of a line and of an unknown word.
 ALIASES = {
@@ -197,8 +198,13 @@ def _read_torch(path: Path) -> Any:
         ) from None
 
 
+def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    check_room(2 * path.stat().st_size)
+    return safetensors.torch.load(path.read_bytes())  # load_file opens no path that is not UTF-8
+
+
 READERS: dict[str, Callable[[Path], Any]] = {
-    ".safetensors": safetensors.torch.load_file,
+    ".safetensors": _read_safetensors,
     ".npz": np.load,
     ".keras": keras_files.read_keras,
     ".h5": keras_files.read_hdf5,
