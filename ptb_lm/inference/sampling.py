@@ -26,8 +26,12 @@ class Prediction(NamedTuple):
 
 def likeliest(log_p_V: NDArray[np.floating], vocabulary: Vocabulary, k: int) -> list[Prediction]:
     """Return the k likeliest words by their log-probabilities, the likeliest first."""
-    order = np.argsort(-log_p_V, kind="stable")[:k]
-    return [Prediction(vocabulary.words[i], float(np.exp(log_p_V[i]))) for i in order]
+    return [Prediction(vocabulary.words[i], float(np.exp(log_p_V[i]))) for i in _order(log_p_V)[:k]]
+
+
+def _order(log_p_V: NDArray[np.floating]) -> NDArray[np.intp]:
+    """Return the words [V], the likeliest first; equally likely ones are in the order of the vocabulary."""
+    return np.argsort(-log_p_V, kind="stable")
 
 
 class Sampler:
@@ -79,12 +83,13 @@ class Sampler:
     def distribution(self, log_p_V: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return the probabilities [V] that words are drawn with, at a temperature above 0."""
         log_p_V = self._without_forbidden(log_p_V)
-        order_V = np.argsort(-log_p_V, kind="stable")  # at a very high temperature all p are 1
         with np.errstate(over="ignore", under="ignore"):  # at one near 0: exp(-inf) is meant
             p_V = np.exp((log_p_V - log_p_V.max()) / self.temperature)
+        # By the log-probabilities: at a very high temperature all p are 1.
         if self.top_k is not None:
-            p_V[order_V[self.top_k :]] = 0
+            p_V[_order(log_p_V)[self.top_k :]] = 0
         if self.top_p is not None:
+            order_V = _order(log_p_V)
             before_V = np.cumsum(p_V[order_V]) - p_V[order_V]
             p_V[order_V[before_V >= self.top_p * p_V.sum()]] = 0
         return np.asarray(p_V / p_V.sum())
