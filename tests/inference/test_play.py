@@ -256,6 +256,13 @@ def test_requests_that_come_at_once_are_all_answered(model: Any) -> None:
             assert {connection.recv(12) for connection in early} == {b"HTTP/1.0 200"}
 
 
+def test_no_name_server_is_asked(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does not answer would hold up the page."""
+    monkeypatch.setattr(socket, "getfqdn", lambda *_: pytest.fail("a name was looked up"))
+    with serve(Server(0), model) as port:
+        assert ask(port)[0] == 200
+
+
 def test_typed_text_stays_text(port: int) -> None:
     for path, fields in (
         ("/read", {"text": EVIL}),

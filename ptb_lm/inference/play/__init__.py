@@ -3,12 +3,13 @@
 import dataclasses
 import errno
 import re
+import socketserver
 import sys
 import threading
 from collections.abc import Collection
 from http import HTTPStatus
 from http.client import HTTP_PORT
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -36,7 +37,7 @@ SECURITY = {
 }
 
 
-class Server(ThreadingHTTPServer):
+class Server(socketserver.ThreadingTCPServer):  # HTTPServer would ask a name server who 127.0.0.1 is
     """Listens on 127.0.0.1 as soon as it is made; answers once it has a model.
 
     A browser opens connections that it does not use yet, so that each has a thread; the model answers one at
@@ -49,6 +50,7 @@ class Server(ThreadingHTTPServer):
         UserError: The port is taken or not allowed.
     """
 
+    allow_reuse_address = True  # also while connections of an earlier server are being closed
     daemon_threads = True  # a request that is not answered yet does not hold up the end
     request_queue_size = 128  # connections that wait for a thread; more at once are reset
     model: LanguageModel
