@@ -10,7 +10,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import torch
@@ -72,14 +72,14 @@ class Runtime:
     def context(self) -> Iterator[None]:
         """Return a context with torch's settings for the model, and without the caller's modes.
 
-        No torch.autocast rounds, and gradients are computed where nothing in the context turns them off, also
-        within a caller's torch.no_grad or torch.inference_mode.
+        Neither torch.autocast nor torch.set_float32_matmul_precision rounds, and gradients are computed where
+        nothing in the context turns them off, also within a caller's torch.no_grad or torch.inference_mode.
 
         Raises:
             OutOfMemoryError: An allocation failed, on either device.
         """
         on_gpu = self.device.type == "cuda"
-        settings = hold_settings(gpu_settings(self.precision)) if on_gpu else flush_denormals()
+        settings = hold_settings(gpu_settings(self.precision)) if on_gpu else _hold_cpu_settings()
         modes = torch.autocast(self.device.type, enabled=False), torch.inference_mode(False)
         with convert_allocation_errors(), modes[0], modes[1], settings:
             yield
@@ -150,6 +150,20 @@ class Runtime:
             facts["device"] = f"cpu ({platform.machine()}, {torch.backends.cpu.get_cpu_capability()})"
             facts |= cpu.facts()
         return facts
+
+
+@contextmanager
+def _hold_cpu_settings() -> Iterator[None]:
+    """Return a context with torch's settings for a model on a CPU."""
+    onednn: Any = torch.backends.mkldnn
+    with ExitStack() as contexts:
+        contexts.enter_context(flush_denormals())
+        # Where oneDNN would round nothing, a caller may let it, and `cpu.use_onednn` does so itself.
+        if onednn.is_available() and not cpu.is_onednn_exact():
+            operations = onednn.matmul, onednn.rnn
+            settings = {(operation, "fp32_precision"): "ieee" for operation in operations}
+            contexts.enter_context(hold_settings(settings))
+        yield
 
 
 def uses_cudnn(dtype: torch.dtype) -> bool:

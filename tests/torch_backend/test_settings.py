@@ -1,14 +1,18 @@
 """Contexts of a computation: failed allocations, denormal numbers; and weights in one piece."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from implementations import override_implementation
 from support import random_windows
 from training_steps import VOCABULARY, build
 
 from ptb_lm.common.errors import OutOfMemoryError
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
+from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.settings import convert_allocation_errors
 
 
@@ -52,6 +56,32 @@ def test_a_step_takes_denormal_numbers_for_zero_and_other_work_does_as_before(
     finally:
         torch.set_flush_denormal(False)
     assert zeros == [True] * 2
+
+
+def test_a_caller_lets_onednn_round_nothing(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor with matrix units, where it would round the factors of float32 products."""
+    onednn: Any = torch.backends.mkldnn
+    operations, before = (onednn.matmul, onednn.rnn), torch.get_float32_matmul_precision()
+
+    def now() -> list[str]:
+        return [operation.fp32_precision for operation in operations]
+
+    with override_implementation(float32_library="MKL"):
+        monkeypatch.setattr(cpu, "is_onednn_exact", lambda: False)
+        built, within = build(tiny_config, model="cudnn"), list[list[str]]()
+        built.network.executed_stack.register_forward_hook(lambda *_: within.append(now()))
+        ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
+        torch.set_float32_matmul_precision("medium")
+        onednn.rnn.fp32_precision = "bf16"
+        try:
+            built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.1)
+            built.evaluate_step(x_BT, y_BT, built.zero_state(3))
+            assert now() == ["bf16", "bf16"]
+            assert torch.get_float32_matmul_precision() == "medium"
+        finally:
+            onednn.rnn.fp32_precision = "none"
+            torch.set_float32_matmul_precision(before)
+    assert within == [["ieee", "ieee"]] * 2
 
 
 @pytest.mark.gpu
