@@ -69,6 +69,7 @@ def gpu_settings(precision: Precision) -> Mapping[Setting, object]:
         # Half precision rounds factors, and sums in float32.
         (products, "allow_fp16_reduced_precision_reduction"): False,
         (products, "allow_bf16_reduced_precision_reduction"): False,
+        (products, "allow_fp16_accumulation"): False,
     }
 
 

@@ -53,6 +53,26 @@ def test_float32_products_round_as_chosen(precision: str, products: str, lstm: s
         assert torch.backends.cudnn.enabled
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "allow_fp16_accumulation",
+        "allow_fp16_reduced_precision_reduction",
+        "allow_bf16_reduced_precision_reduction",
+    ],
+)
+def test_half_precision_sums_in_float32_whatever_a_caller_allows(name: str) -> None:
+    products: Any = torch.backends.cuda.matmul
+    before = getattr(products, name)
+    setattr(products, name, True)
+    try:
+        with hold_settings(gpu_settings(PRECISIONS["fp16"])):
+            assert not getattr(products, name)
+        assert getattr(products, name)
+    finally:
+        setattr(products, name, before)
+
+
 @pytest.mark.gpu
 def test_models_of_two_precisions_do_not_disturb_each_other(tiny_config: Config) -> None:
     single, half = built = [
