@@ -166,7 +166,7 @@ def is_onednn_exact() -> bool:
     torch take it; a CPU without matrix units for bfloat16 then does not round, and one with them does. On one
     without AVX-512 torch takes MKL in spite of that setting.
     """
-    if not torch.backends.mkldnn.is_available() or not hasattr(torch.backends.mkldnn, "matmul"):
+    if not torch.backends.mkldnn.is_available():
         return False
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():  # what torch asks before it takes oneDNN
         return False
