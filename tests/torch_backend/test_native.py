@@ -139,6 +139,19 @@ def test_a_cell_whose_gates_are_open_or_closed_forgets_nothing() -> None:
 
 
 @needs_kernels
+def test_tanh_reaches_one() -> None:
+    """Whatever the processor: it is the quotient of two sums, which round in other ways with FMA."""
+    hidden = 20
+    bias = torch.tensor([30.0, -30.0, 30.0, 30.0]).repeat_interleave(hidden)
+    ends = torch.tensor([-1.0, 1.0]).repeat(hidden // 2)
+    bias[2 * hidden : 3 * hidden] = ends * torch.arange(10, 10 + hidden)
+    zeros = [torch.zeros(shape) for shape in ((1, 1), (1, hidden), (1, hidden), (1, 80), (hidden, 80))]
+    with torch.no_grad():
+        _, c_1H = FusedSequence.apply(*zeros, bias, (1,))  # type: ignore[no-untyped-call]
+    assert torch.equal(c_1H[0], ends)
+
+
+@needs_kernels
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("rounds", "rank"), [(0, 0), (1, 3), (2, 0), (5, 0), (5, 37)])
 @pytest.mark.parametrize(
@@ -446,6 +459,7 @@ def test_on_processors_with_narrower_vectors(march: str, lanes: int, monkeypatch
         for shape in ((1,), (31, 5), (3, 4099)):
             test_the_norm_and_the_update(dtype, shape)
         test_masks_are_those_of_torch_to_the_bit(dtype)
+    test_tanh_reaches_one()
     test_every_nan_stays_one_in_bfloat16()
 
 

@@ -132,14 +132,7 @@ inline Floats exponential(Floats x) {
 
 // An odd rational function, right to 5 units in the last place, or 7 without FMA; the coefficients are those of
 // Eigen's tanh, and so is the argument from which on it is 1.
-#if defined(__FMA__)
-constexpr float TANH_IS_ONE = 7.99881172180175781f;
-#else
-constexpr float TANH_IS_ONE = 7.90531110763549805f;
-#endif
 inline Floats tanh(Floats x) {
-  x = x > TANH_IS_ONE ? broadcast(TANH_IS_ONE) : x;
-  x = x < -TANH_IS_ONE ? broadcast(-TANH_IS_ONE) : x;
   const Floats square = x * x;
   Floats over = broadcast(-2.76076847742355e-16f), under = broadcast(1.19825839466702e-06f);
   for (float coefficient : {2.00018790482477e-13f, -8.60467152213735e-11f, 5.12229709037114e-08f,
@@ -147,7 +140,9 @@ inline Floats tanh(Floats x) {
     over = over * square + coefficient;
   for (float coefficient : {1.18534705686654e-04f, 2.26843463243900e-03f, 4.89352518554385e-03f})
     under = under * square + coefficient;
-  return x * over / under;
+  const Floats quotient = x * over / under;
+  constexpr float IS_ONE = 7.99881172180175781f;
+  return x > IS_ONE ? broadcast(1.0f) : x < -IS_ONE ? broadcast(-1.0f) : quotient;
 }
 
 // Right to 3 units in the last place. By tanh, a closed gate would leak 1e-7, as 0.5 - 0.5 keeps no digits.
