@@ -153,6 +153,26 @@ def test_tanh_reaches_one() -> None:
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", TYPES)
+def test_a_recurrence_over_any_number_of_samples_keeps_little_memory(dtype: torch.dtype) -> None:
+    """Scoring runs it with almost any number, and torch keeps oneDNN's code for each that is asked for."""
+    kernels, hidden = native.load(), 64
+    if dtype not in kernels.recurrent:
+        pytest.skip(f"this CPU has no product of {dtype}")
+
+    def run(samples: int) -> int:
+        """Return the bytes of memory that the process has after it, in use or not."""
+        gates, weights = torch.zeros(samples, 4 * hidden), torch.zeros(hidden + 1, 4 * hidden)
+        h, c = (torch.zeros(2 * samples, hidden) for _ in range(2))  # in bfloat16 too as wide as they must be
+        narrow = [each.to(dtype) for each in (gates, weights[0], weights[1:], h)]
+        kernels.lstm_forward(*narrow, c, (samples,))
+        return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+
+    before = run(1200)
+    assert max(run(samples) for samples in range(600, 1200, 2)) - before < 90e6
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("rounds", "rank"), [(0, 0), (1, 3), (2, 0), (5, 0), (5, 37)])
 @pytest.mark.parametrize(
     ("inputs", "hidden", "batch_sizes"),

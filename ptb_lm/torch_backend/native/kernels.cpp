@@ -150,11 +150,23 @@ inline Floats sigmoid(Floats x) { return 1.0f / (1.0f + exponential(-x)); }
 
 // ---- products ----
 
+// The rows of a product of oneDNN's. torch keeps its code for each number of rows, in each thread and for ever: a
+// megabyte for a thousand rows. A batch of sentences has another number at almost every step.
+constexpr int64_t MOST_ROWS = 128;
+
+// Calls apply(row, count) for each piece of some rows.
+template <class Do>
+inline void for_each_piece(int64_t rows, Do apply) {
+  for (int64_t row = 0; row < rows; row += MOST_ROWS) apply(row, std::min(MOST_ROWS, rows - row));
+}
+
 // C[M, N] = A[M, K] @ B[K, N], or += with `add`, for few rows and columns: N is a multiple of twice the lanes.
 #if defined(__AVX512F__)
 inline void product(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb, int64_t ldc, const float* A,
                     const float* B, float* C, bool add = false) {
-  cpublas::brgemm(M, N, K, lda, ldb, ldc, add, A, B, C, false);
+  for_each_piece(M, [&](int64_t row, int64_t rows) {
+    cpublas::brgemm(rows, N, K, lda, ldb, ldc, add, A + row * lda, B, C + row * ldc, false);
+  });
 }
 #else
 // Without AVX-512 oneDNN's product is slower. Here the sums of a tile of ROWS rows and two vectors stay in
@@ -198,8 +210,10 @@ inline void product(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb, i
 
 inline void product(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb, int64_t ldc, const bfloat16* A,
                     const bfloat16* B, float* C, bool add = false) {
-  cpublas::brgemm(M, N, K, lda, ldb, ldc, add, reinterpret_cast<const c10::BFloat16*>(A),
-                  reinterpret_cast<const c10::BFloat16*>(B), C, true);
+  for_each_piece(M, [&](int64_t row, int64_t rows) {
+    cpublas::brgemm(rows, N, K, lda, ldb, ldc, add, reinterpret_cast<const c10::BFloat16*>(A + row * lda),
+                    reinterpret_cast<const c10::BFloat16*>(B), C + row * ldc, true);
+  });
 }
 
 template <class T>
