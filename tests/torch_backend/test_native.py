@@ -60,7 +60,7 @@ def in_threads(*counts: int) -> Iterator[int]:
 @needs_kernels
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("hidden", [1, 5, 16, 37, 70, WIDE_LAYER])
-@pytest.mark.parametrize("batch_sizes", [(1,), (3, 3, 3, 3), (4, 3, 3, 1, 1), (21, 20)])
+@pytest.mark.parametrize("batch_sizes", [(1,), (3, 3, 3, 3), (4, 3, 3, 1, 1), (21, 20), (260, 129)])
 def test_the_recurrence_and_its_gradients(
     dtype: torch.dtype, hidden: int, batch_sizes: tuple[int, ...]
 ) -> None:
@@ -152,6 +152,7 @@ def test_tanh_reaches_one() -> None:
 
 
 @needs_kernels
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/statm is Linux's")
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_recurrence_over_any_number_of_samples_keeps_little_memory(dtype: torch.dtype) -> None:
     """Scoring runs it with almost any number, and torch keeps oneDNN's code for each that is asked for."""
