@@ -85,13 +85,13 @@ class Sampler:
         log_p_V = self._without_forbidden(log_p_V)
         with np.errstate(over="ignore", under="ignore"):  # at one near 0: exp(-inf) is meant
             p_V = np.exp((log_p_V - log_p_V.max()) / self.temperature)
-        # By the log-probabilities: at a very high temperature all p are 1.
-        if self.top_k is not None:
-            p_V[_order(log_p_V)[self.top_k :]] = 0
-        if self.top_p is not None:
-            order_V = _order(log_p_V)
-            before_V = np.cumsum(p_V[order_V]) - p_V[order_V]
-            p_V[order_V[before_V >= self.top_p * p_V.sum()]] = 0
+        if self.top_k is not None or self.top_p is not None:
+            order_V = _order(log_p_V)  # not by p_V: at a very high temperature all p are 1
+            if self.top_k is not None:
+                p_V[order_V[self.top_k :]] = 0
+            if self.top_p is not None:
+                before_V = np.cumsum(p_V[order_V]) - p_V[order_V]
+                p_V[order_V[before_V >= self.top_p * p_V.sum()]] = 0
         return np.asarray(p_V / p_V.sum())
 
     def _without_forbidden(self, log_p_V: NDArray[np.floating]) -> NDArray[np.float64]:
