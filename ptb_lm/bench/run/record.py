@@ -219,7 +219,7 @@ def module_digest(name: str) -> str:
     if folders := getattr(sys.modules[top], "__path__", None):
         return " ".join(sources_digest(Path(folder)) for folder in folders)
     # Not as an attribute, at which a lazy module may begin an import.
-    scopes = {each: getattr(module, "__dict__", {}) for each, module in sys.modules.items()}
+    scopes = {each: getattr(module, "__dict__", {}) for each, module in sys.modules.copy().items()}
     located = {each: Path(str(scope.get("__file__") or "")) for each, scope in scopes.items()}
     files = {each: path for each, path in located.items() if path.is_file()}
     if top not in files:
