@@ -339,7 +339,7 @@ def test_a_run_cannot_steer_the_terminal(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = shutil.copytree(folder / "other", tmp_path / "other")
-    set_values(run / "config.json", data="a\x1b[2Jb")
+    runs.change(run / "config.json", lambda config: config["source"].update(path="a\x1b[2Jb"))
     assert "a\x1b[2Jb" in compared(capsys, run)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     text = compared(capsys, run)
