@@ -150,8 +150,8 @@ inline Floats sigmoid(Floats x) { return 1.0f / (1.0f + exponential(-x)); }
 
 // ---- products ----
 
-// The rows of a product of oneDNN's. torch keeps its code for each number of rows, in each thread and for ever: a
-// megabyte for a thousand rows. A batch of sentences has another number at almost every step.
+// The most rows of a product of oneDNN's. torch keeps its code for each number of rows, in each thread and for ever,
+// and more rows have longer code. A batch of sentences has another number at almost every step.
 constexpr int64_t MOST_ROWS = 128;
 
 // Calls apply(row, count) for each piece of some rows.
