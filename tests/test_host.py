@@ -77,19 +77,26 @@ def test_nothing_is_held_back_from_a_closed_stderr(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("taken", "threads", "expected"),
+    ("taken", "quota", "threads", "expected"),
     [
-        (0.3, 8, None),
-        (1.1, 1, None),
-        (1.1, 6, None),
-        (0.9, 8, "OMP_NUM_THREADS=7"),
-        (20.0, 8, "OMP_NUM_THREADS=1"),
+        (0.3, None, 8, None),
+        (1.1, None, 1, None),
+        (1.1, None, 6, None),
+        (0.9, None, 8, "OMP_NUM_THREADS=7"),
+        (20.0, None, 8, "OMP_NUM_THREADS=1"),
+        (0.3, 2.5, 8, "2.5 of 8 cores: OMP_NUM_THREADS=2"),
+        (0.3, 0.5, 2, "OMP_NUM_THREADS=1"),
+        (0.3, 2.5, 2, None),
+        (0.3, 12.0, 8, None),
+        (3.0, 2.5, 8, "OMP_NUM_THREADS=2"),
+        (6.0, 4.0, 8, "OMP_NUM_THREADS=2"),
     ],
 )
 def test_the_hint_names_the_threads_that_have_a_core_each(
-    taken: float, threads: int, expected: str | None, monkeypatch: pytest.MonkeyPatch
+    taken: float, quota: float | None, threads: int, expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(host, "cpu_quota", lambda: quota)
     monkeypatch.setattr(host.Load, "busy_cores", lambda self: taken)
     hint = host.Load().hint(threads)
     assert (hint is None) if expected is None else expected in (hint or "")

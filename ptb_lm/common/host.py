@@ -153,15 +153,19 @@ class Load:
     def hint(self, threads: int) -> str | None:
         """Return advice for a training with so many threads; None if they have a core each.
 
-        The threads wait for each other many times a step. One that has to share its core holds up all.
+        The threads wait for each other many times a step. One that has to share its core holds up all, and so
+        does one that a container's quota stops.
         """
-        count, taken = len(cores()), round(self.busy_cores() or 0)
-        if taken < 1 or threads < 2 or threads + taken <= count:
+        count, taken, free = len(cores()), round(self.busy_cores() or 0), usable_cores()
+        if free < count and free < threads and free <= count - taken:
+            why, fewer = f"this container may use the time of {cpu_quota():g} of {count} cores", free
+        elif taken >= 1 and threads >= 2 and threads + taken > count:
+            why, fewer = f"other processes keep {taken} of {count} cores busy", max(1, count - taken)
+        else:
             return None
-        fewer = max(1, count - taken)
         return (
-            f"other processes keep {taken} of {count} cores busy: OMP_NUM_THREADS={fewer}, set at a start or "
-            f"--resume, is often several times faster than {threads} threads that wait for them"
+            f"{why}: OMP_NUM_THREADS={fewer}, set at a start or --resume, is often several times faster than "
+            f"{threads} threads that wait for them"
         )
 
 
@@ -178,6 +182,11 @@ def cpu_quota() -> float | None:
             if quota > 0:
                 return quota / period
     return None
+
+
+def usable_cores() -> int:
+    """Return how many threads can compute at once, at least 1: by the cores, and by a container's quota."""
+    return max(1, int(min(len(cores()), cpu_quota() or math.inf)))
 
 
 def seconds_of_cores(columns: Sequence[int]) -> float | None:

@@ -55,7 +55,7 @@ def start(command: Sequence[str], *, processes: int, device: str) -> int:
     heeded = signals.handled_signals(HANDLED_SIGNALS)
     variables = {
         # By default each would start a thread for every core.
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, len(host.cores()) // processes))),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, host.usable_cores() // processes))),
         "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(each.name for each in heeded),
         LAUNCHER: str(os.getpid()),
     }

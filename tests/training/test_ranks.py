@@ -28,7 +28,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from ptb_lm import train
-from ptb_lm.common import signals
+from ptb_lm.common import host, signals
 from ptb_lm.common.errors import LostRankError, UserError
 from ptb_lm.common.program import CONTINUATION
 from ptb_lm.common.signals import StopRequest
@@ -298,6 +298,17 @@ def test_the_launcher_restores_what_it_sets_and_leaves_no_file(
         assert (threads.submit(start).result() if in_thread else start()) == 3
     assert settings() == before
     assert not list(tmp_path.iterdir())
+
+
+def test_the_launcher_shares_out_a_container_s_quota(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(host, "cores", lambda: set(range(64)))
+    monkeypatch.setattr(host, "cpu_quota", lambda: 7.5)
+    command = [sys.executable, "-S", "-c", "import os; print(os.environ['OMP_NUM_THREADS'])"]
+    assert launcher.start(command, processes=2, device="cpu") == 0
+    assert capfd.readouterr().out.split() == ["3", "3"]
 
 
 def test_the_launcher_tells_of_a_signal_that_has_no_name(capsys: pytest.CaptureFixture[str]) -> None:
