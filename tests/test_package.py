@@ -125,6 +125,15 @@ def test_the_wheel_has_the_package_alone_and_says_what_it_is(wheel: Path) -> Non
     assert not [each for each in metadata.get_all("Requires-Dist", []) if "<" in each]
 
 
+def test_an_editable_installation_is_found_beside_its_checkout(sdist: Path, tmp_path: Path) -> None:
+    """A checkout may be called as the package is."""
+    with zipfile.ZipFile(build("editable", sdist, sdist.parent / "out")) as archive:
+        archive.extractall(tmp_path / "site")
+    (tmp_path / "ptb_lm").mkdir()
+    program = "import site; site.addsitedir('site'); import ptb_lm; print(ptb_lm.__version__)"
+    assert run(sys.executable, "-S", "-c", program, cwd=tmp_path) == f"{ptb_lm.__version__}\n"
+
+
 def test_it_trains_from_elsewhere(installed: Path, tmp_path: Path) -> None:
     program = installed / "ptb-lm"
     assert run(program, "--version", cwd=tmp_path) == f"ptb-lm {ptb_lm.__version__}\n"
