@@ -35,9 +35,9 @@ class Kernels:
     def __init__(self, kernels: ctypes.CDLL) -> None:
         self._library = kernels
         self.lanes: int = kernels.lanes()
-        self.recurrent = {dtype for dtype, name in TYPE_NAMES.items() if kernels[f"supported_{name}"]()}
-        for name in TYPE_NAMES.values():
-            getattr(kernels, f"sum_of_squares_{name}").restype = ctypes.c_double
+        self.recurrent = {
+            dtype for dtype, name in TYPE_NAMES.items() if library.find_kernel(kernels, "supported", name)()
+        }
 
     def share_float_environment(self) -> None:
         """Give this thread's rounding and flushing of denormal numbers to the threads that share its work."""
@@ -208,7 +208,7 @@ class Kernels:
         """
         # Integers are as wide as pointers here: the kernels take int64_t.
         c_arguments = [_to_c(argument) for argument in (*arguments, torch.get_num_threads())]
-        kernel = getattr(self._library, f"{function}_{TYPE_NAMES[dtype]}")
+        kernel = library.find_kernel(self._library, function, TYPE_NAMES[dtype])
         if not torch.autograd.profiler._is_profiler_enabled:
             return kernel(*c_arguments)
         with torch.autograd.profiler.record_function(f"ptb_lm::{function}"):

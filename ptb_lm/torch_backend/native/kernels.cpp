@@ -622,8 +622,8 @@ using Sgemm = void (*)(int order, int a_transposed, int b_transposed, int M, int
 constexpr int ROW_MAJOR = 101, PLAIN = 111, TRANSPOSED = 112;  // cblas.h
 
 // C[M, N] = A[M, K] @ B[K, N] by OpenBLAS. Each thread computes a rectangle of C, as square as can be.
-void multiply(Sgemm sgemm, int64_t M, int64_t N, int64_t K, bool a_transposed, const float* A, int64_t lda,
-              bool b_transposed, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t threads) {
+void multiply(Sgemm sgemm, int64_t M, int64_t N, int64_t K, int64_t a_transposed, const float* A, int64_t lda,
+              int64_t b_transposed, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t threads) {
   int64_t down = 1;
   for (int64_t parts = 2; parts <= threads; ++parts)
     if (threads % parts == 0 && M / parts + N * parts / threads < M / down + N * down / threads) down = parts;
@@ -650,7 +650,7 @@ void multiply(Sgemm sgemm, int64_t M, int64_t N, int64_t K, bool a_transposed, c
 constexpr int64_t SUMMED = 32 * LANES;
 
 template <class T>
-void cross_entropy(int64_t tokens, int64_t words, T* logits, const int64_t* targets, float* nll, bool gradient,
+void cross_entropy(int64_t tokens, int64_t words, T* logits, const int64_t* targets, float* nll, int64_t gradient,
                    int64_t threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t token = 0; token < tokens; ++token) {
@@ -732,7 +732,7 @@ void update(int64_t count, float* master, const T* gradient, T* weight, float sc
 // ---- dropout ----
 
 template <class T>
-void mask(int64_t count, const uint16_t* random, uint16_t largest_kept, float factor, T* out, int64_t threads) {
+void mask(int64_t count, const uint16_t* random, int64_t largest_kept, float factor, T* out, int64_t threads) {
   const int64_t chunks = ceil_div(count, CHUNK);
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
@@ -743,7 +743,7 @@ void mask(int64_t count, const uint16_t* random, uint16_t largest_kept, float fa
       Halves halves;
       std::memcpy(&halves, some, sizeof halves);
       const UInts numbers = __builtin_convertvector(halves, UInts);
-      store(out + at, numbers <= largest_kept ? broadcast(factor) : Floats{}, end - at);
+      store(out + at, numbers <= static_cast<uint32_t>(largest_kept) ? broadcast(factor) : Floats{}, end - at);
     }
   }
 }
@@ -763,50 +763,19 @@ int supported() {
 
 }  // namespace
 
-#define FOR_EACH_TYPE(DECLARE) DECLARE(float, float32) DECLARE(bfloat16, bfloat16)
-#define DECLARE(T, NAME)                                                                                           \
-  extern "C" int supported_##NAME() { return supported<T>(); }                                                     \
-  extern "C" void lstm_forward_##NAME(int64_t steps, const int64_t* batch_sizes, int64_t hidden, int64_t stride,   \
-                                      T* gates, const T* bias, const T* kernel, T* packed, T* h, float* c,         \
-                                      int64_t threads) {                                                           \
-    lstm_forward(steps, batch_sizes, hidden, stride, gates, bias, kernel, packed, h, c, threads);                  \
-  }                                                                                                                \
-  extern "C" void lstm_backward_##NAME(int64_t steps, const int64_t* batch_sizes, int64_t hidden, const T* gates,  \
-                                       const float* c, const T* d_output, const T* kernel, T* packed, T* d_gates,  \
-                                       float* d_h, float* d_c, int64_t threads) {                                  \
-    lstm_backward(steps, batch_sizes, hidden, gates, c, d_output, kernel, packed, d_gates, d_h, d_c, threads);     \
-  }                                                                                                                \
-  extern "C" void mogrifier_forward_##NAME(int64_t steps, const int64_t* batch_sizes, const Sizes* sizes,          \
-                                           int64_t rounds, const Round<T>* all_rounds, const T* x,                 \
-                                           const T* kernel, const T* recurrent_kernel, const T* bias, T* packed,   \
-                                           T* gates, T* h, float* c, int64_t threads) {                            \
-    mogrifier_forward(steps, batch_sizes, *sizes, rounds, all_rounds, x, kernel, recurrent_kernel, bias, packed,   \
-                      gates, h, c, threads);                                                                       \
-  }                                                                                                                \
-  extern "C" void mogrifier_backward_##NAME(int64_t steps, const int64_t* batch_sizes, const Sizes* sizes,         \
-                                            int64_t rounds, const Round<T>* all_rounds, const T* x,                \
-                                            const T* kernel, const T* recurrent_kernel, T* packed, const T* gates, \
-                                            const T* h, const float* c, const T* d_output, T* d_gates, T* d_input, \
-                                            float* d_x, float* d_h, float* d_c, int64_t threads) {                 \
-    mogrifier_backward(steps, batch_sizes, *sizes, rounds, all_rounds, x, kernel, recurrent_kernel, packed, gates, \
-                       h, c, d_output, d_gates, d_input, d_x, d_h, d_c, threads);                                  \
-  }                                                                                                                \
-  extern "C" void cross_entropy_##NAME(int64_t tokens, int64_t words, T* logits, const int64_t* targets,           \
-                                       float* nll, int gradient, int64_t threads) {                                \
-    cross_entropy(tokens, words, logits, targets, nll, gradient != 0, threads);                                    \
-  }                                                                                                                \
-  extern "C" double sum_of_squares_##NAME(int64_t count, const T* values, int64_t threads) {                       \
-    return sum_of_squares(count, values, threads);                                                                 \
-  }                                                                                                                \
-  extern "C" void mask_##NAME(int64_t count, const uint16_t* random, int64_t largest_kept, float factor, T* out,   \
-                              int64_t threads) {                                                                   \
-    mask(count, random, static_cast<uint16_t>(largest_kept), factor, out, threads);                                \
-  }                                                                                                                \
-  extern "C" void update_##NAME(int64_t count, float* master, const T* gradient, T* weight, float scale,           \
-                                float decay, int64_t threads) {                                                    \
-    update(count, master, gradient, weight, scale, decay, threads);                                                \
-  }
-FOR_EACH_TYPE(DECLARE)
+// Python finds a kernel by its address: a function of each name and type would repeat the kernel's arguments.
+#define EXPORT(NAME, KERNEL) extern "C" void* NAME; void* NAME = reinterpret_cast<void*>(&KERNEL);
+#define EXPORT_TYPES(KERNEL) EXPORT(KERNEL##_float32, KERNEL<float>) EXPORT(KERNEL##_bfloat16, KERNEL<bfloat16>)
+EXPORT_TYPES(supported)
+EXPORT_TYPES(lstm_forward)
+EXPORT_TYPES(lstm_backward)
+EXPORT_TYPES(mogrifier_forward)
+EXPORT_TYPES(mogrifier_backward)
+EXPORT_TYPES(cross_entropy)
+EXPORT_TYPES(sum_of_squares)
+EXPORT_TYPES(mask)
+EXPORT_TYPES(update)
+EXPORT(multiply_float32, multiply)
 
 extern "C" int lanes() { return LANES; }
 
@@ -816,10 +785,4 @@ extern "C" void share_float_environment(int64_t threads) {
   fegetenv(&environment);
 #pragma omp parallel num_threads(threads)
   fesetenv(&environment);
-}
-
-extern "C" void multiply_float32(Sgemm sgemm, int64_t M, int64_t N, int64_t K, int64_t a_transposed,
-                                 const float* A, int64_t lda, int64_t b_transposed, const float* B, int64_t ldb,
-                                 float* C, int64_t ldc, int64_t threads) {
-  multiply(sgemm, M, N, K, a_transposed != 0, A, lda, b_transposed != 0, B, ldb, C, ldc, threads);
 }

@@ -20,6 +20,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,6 +28,8 @@ from ptb_lm.common import files, host
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared")
+# What kernels return; the others return nothing.
+RESULT_TYPES = {"supported": ctypes.c_int, "sum_of_squares": ctypes.c_double}
 SEAL_BYTES = hashlib.sha256().digest_size
 _environment_lock = threading.Lock()  # to set a variable of the environment, and to restore it
 
@@ -164,6 +167,19 @@ def _seal(library: bytes) -> bytes:
     A library that was cut off or changed in the cache would end every process that loads it.
     """
     return library + hashlib.sha256(library).digest()
+
+
+@functools.cache
+def find_kernel(kernels: ctypes.CDLL, function: str, type_name: str) -> Any:
+    """Return a kernel of the library, which keeps its address in a variable.
+
+    Args:
+        kernels: What `load_kernels` returned.
+        function: The kernel's name in kernels.cpp.
+        type_name: The name of the type that it is compiled for.
+    """
+    address = ctypes.c_void_p.in_dll(kernels, f"{function}_{type_name}").value
+    return ctypes.CFUNCTYPE(RESULT_TYPES.get(function))(address)
 
 
 @functools.cache
