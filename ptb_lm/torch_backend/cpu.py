@@ -247,10 +247,7 @@ def find_openblas_kernels(*matrices: Tensor) -> native.Kernels | None:
 
 
 def use_onednn() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which torch gives float32 products to oneDNN.
-
-    Afterwards torch's setting is what it was; one that was inherited is then set to that value.
-    """
+    """Return a context in which torch gives float32 products to oneDNN."""
     return hold_settings({(torch.backends.mkldnn.matmul, "fp32_precision"): "bf16"})  # type: ignore[attr-defined]
 
 

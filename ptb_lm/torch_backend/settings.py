@@ -49,7 +49,7 @@ def hold_settings(values: Mapping[Setting, object]) -> Iterator[None]:
             _changed.wait()
         for setting, value in values.items():
             if setting not in _holds:
-                _holds[setting] = _Hold(value, before=getattr(*setting))
+                _holds[setting] = _Hold(value, before=_own_value(*setting))
                 setattr(*setting, value)
             _holds[setting].count += 1
         _this_thread.count = nested + 1
@@ -64,6 +64,20 @@ def hold_settings(values: Mapping[Setting, object]) -> Iterator[None]:
                 if not hold.count:
                     setattr(*setting, _holds.pop(setting).before)
             _changed.notify_all()
+
+
+def _own_value(owner: Any, name: str) -> Any:
+    """Return the value that makes a setting later what it is now: "none" of a precision that it inherits.
+
+    Otherwise it would not follow torch.backends.fp32_precision any more. One that equals what it would
+    inherit counts as inherited, but for cuDNN's, which have their own from the start.
+    """
+    before, cudnn = getattr(owner, name), torch.backends.cudnn
+    if name == "fp32_precision" and owner not in (cudnn.rnn, cudnn.conv):  # type: ignore[attr-defined]
+        setattr(owner, name, "none")
+        if getattr(owner, name) == before:
+            return "none"
+    return before
 
 
 @contextlib.contextmanager

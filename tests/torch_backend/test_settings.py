@@ -1,5 +1,6 @@
 """Contexts of a computation: failed allocations, denormal numbers; and weights in one piece."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from ptb_lm.common.errors import OutOfMemoryError
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.torch_backend import cpu
-from ptb_lm.torch_backend.settings import convert_allocation_errors
+from ptb_lm.torch_backend.settings import convert_allocation_errors, hold_settings
 
 
 def test_a_failed_allocation_is_known_by_what_it_led_to() -> None:
@@ -58,30 +59,55 @@ def test_a_step_takes_denormal_numbers_for_zero_and_other_work_does_as_before(
     assert zeros == [True] * 2
 
 
+def now(operations: Iterable[Any]) -> list[str]:
+    """Return the precision of float32 that torch has for each operation."""
+    return [operation.fp32_precision for operation in operations]
+
+
 def test_a_caller_lets_onednn_round_nothing(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a processor with matrix units, where it would round the factors of float32 products."""
     onednn: Any = torch.backends.mkldnn
     operations, before = (onednn.matmul, onednn.rnn), torch.get_float32_matmul_precision()
 
-    def now() -> list[str]:
-        return [operation.fp32_precision for operation in operations]
-
     with override_implementation(float32_library="MKL"):
         monkeypatch.setattr(cpu, "is_onednn_exact", lambda: False)
         built, within = build(tiny_config, model="cudnn"), list[list[str]]()
-        built.network.executed_stack.register_forward_hook(lambda *_: within.append(now()))
+        built.network.executed_stack.register_forward_hook(lambda *_: within.append(now(operations)))
         ((x_BT, y_BT),) = random_windows(tiny_config, VOCABULARY, 1, seed=2)
         torch.set_float32_matmul_precision("medium")
         onednn.rnn.fp32_precision = "bf16"
         try:
             built.train_step(x_BT, y_BT, built.zero_state(3), learning_rate=0.1)
             built.evaluate_step(x_BT, y_BT, built.zero_state(3))
-            assert now() == ["bf16", "bf16"]
+            assert now(operations) == ["bf16", "bf16"]
             assert torch.get_float32_matmul_precision() == "medium"
         finally:
             onednn.rnn.fp32_precision = "none"
             torch.set_float32_matmul_precision(before)
     assert within == [["ieee", "ieee"]] * 2
+
+
+def test_a_precision_that_was_held_follows_the_general_one_again() -> None:
+    """A caller's torch.backends.fp32_precision decides what rounds then, and no value that was held."""
+    backends: Any = torch.backends
+    followers = [backends.mkldnn.matmul, backends.mkldnn.rnn, backends.cuda.matmul]
+    operations = [*followers, backends.cudnn.rnn]
+    before = now(operations)
+    try:
+        for each in followers:
+            each.fp32_precision = "none"  # torch's default, which other tests may have changed
+        backends.fp32_precision = "tf32"
+        with hold_settings({(each, "fp32_precision"): "ieee" for each in operations}):
+            assert now(operations) == ["ieee"] * 4
+        assert now(operations) == ["tf32"] * 4
+        backends.fp32_precision = "ieee"
+        assert now(followers) == ["ieee"] * 3
+        backends.fp32_precision = "none"
+        assert now(operations) == ["none"] * 3 + [before[-1]]
+    finally:
+        backends.fp32_precision = "none"
+        for each, value in zip(operations, before, strict=True):
+            each.fp32_precision = value
 
 
 @pytest.mark.gpu
