@@ -101,7 +101,7 @@ def _print_scores(
         hypotheses = n_best.rescore(model, lines, unit=unit, **weights)
         sentence = n_best.write(sys.stdout, hypotheses, every=arguments.all, as_json=as_json)
         return [sentence, *text.notes.sentences(), computed]
-    is_typed = arguments.file == text_file.STDIN and sys.stdin is not None and sys.stdin.isatty()
+    is_typed = arguments.file == text_file.STDIN and streams.is_terminal(sys.stdin)
     ahead = CHUNK_SENTENCES
     if arguments.line_buffered or is_typed:
         ahead = 1

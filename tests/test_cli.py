@@ -413,6 +413,30 @@ def test_the_progress_bar_is_silent_unless_at_a_terminal(monkeypatch: pytest.Mon
     assert "epoch 1/2" in written[True]
 
 
+class Log:
+    """What programs put in place of stdout and stderr: it can only write."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+    def flush(self) -> None:
+        pass
+
+
+def test_a_program_s_log_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = Log(), Log()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    with cli.progress_bar(1) as bar:
+        bar.update()
+    cli.print_line("said")
+    streams.print_to_stderr("told")
+    assert (out.text, err.text) == ("said\n", "told\n")
+
+
 @pytest.mark.parametrize("command", ["python -m ptb_lm.train", "./scripts/train", "/of/a/scripts/train"])
 def test_a_command_at_the_end_of_a_line_stays_whole(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")

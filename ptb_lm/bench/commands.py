@@ -63,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
             cli.print_line(f"{out} keeps the measurements; the same command continues")
             raise
     summary, page = report.write_report(out)
-    width, encoding = shutil.get_terminal_size().columns, sys.stdout.encoding if sys.stdout else None
+    width, encoding = shutil.get_terminal_size().columns, getattr(sys.stdout, "encoding", None)
     cli.print_line(f"\n{headline.to_text(summary, width=width, encoding=encoding)}\n\n{page}")
     asked = {(workload.name, variant.name) for workload in workloads for variant in workload.variants}
     results = [

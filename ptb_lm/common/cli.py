@@ -210,7 +210,7 @@ def progress_bar(total: int | None, description: str = "", *, unit: str = "step"
         desc=description,
         unit=unit,
         leave=False,
-        disable=True if sys.stderr is None else None,
+        disable=not streams.is_terminal(sys.stderr),
         **({"dynamic_ncols": True} if _tells_width() else {"ncols": 80, "nrows": 24}),
         **given,
     )

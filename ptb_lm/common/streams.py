@@ -69,6 +69,11 @@ def write_to_stderr_in_handler(line: str) -> None:
             os.write(terminal, f"{line}\n".encode(errors="backslashreplace"))
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether a stream is a terminal. What a program has put in its place may lack `isatty`."""
+    return getattr(stream, "isatty", bool)()
+
+
 def wrap(line: str, stream: TextIO) -> str:
     """Return a line with breaks between words where a terminal would break it within one.
 
@@ -78,7 +83,7 @@ def wrap(line: str, stream: TextIO) -> str:
         line: The line to write.
         stream: The stream to write to; if it is no terminal, the line stays as it is.
     """
-    if not stream.isatty() or line.startswith("|"):
+    if not is_terminal(stream) or line.startswith("|"):
         return line
     kept = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), line)
     indent = " " * (len(line) - len(line.lstrip()) + 2)
@@ -119,4 +124,4 @@ def escape_for(text: str, stream: TextIO | None = None) -> str:
         text: The text.
         stream: The stream to write to; by default stdout.
     """
-    return escape_controls(text) if (stream or sys.stdout).isatty() else text
+    return escape_controls(text) if is_terminal(stream or sys.stdout) else text

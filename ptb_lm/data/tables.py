@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from ptb_lm.common import streams
 from ptb_lm.common.errors import UserError, how_to_install
 from ptb_lm.common.files import absolute
 from ptb_lm.data.reading_notes import ReadingNotes
@@ -145,7 +146,7 @@ def hub_files(name: str) -> dict[str, list[Path]]:
         raise UserError(f"--data {HUB} names no data set; give {HUB}NAME")
     datasets = import_extra("datasets", f"--data {HUB}{name}")
     place, config = _place(name)
-    if sys.stderr is None or not sys.stderr.isatty():
+    if not streams.is_terminal(sys.stderr):
         datasets.disable_progress_bars()
     try:
         splits = datasets.load_dataset(place, config, keep_in_memory=False)  # in memory it has no files
