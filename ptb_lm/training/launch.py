@@ -101,7 +101,7 @@ def parse_request(flag_values: dict[str, Any], command: str, ranks: Ranks) -> Tr
     if resume is not None:
         directory = RunDirectory(resume, ranks)
         config_on_disk = directory.read_config()
-        if ranks.run_on_first(directory.is_expendable):
+        if directory.is_expendable():
             raise UserError(
                 f"the run in {resume} had saved nothing; start it again with --run-dir {path_word(resume)}"
             )

@@ -127,6 +127,7 @@ class RunDirectory:
                 "nothing more is saved there; if it was moved, --resume continues it in its new place"
             )
 
+    @_on_first
     def is_expendable(self) -> bool:
         """Return whether a run failed here before it wrote a state, so that nothing would be lost.
 

@@ -8,9 +8,10 @@ import os
 import re
 import shutil
 import stat
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,7 +26,8 @@ from ptb_lm.data.vocabulary import Vocabulary
 from ptb_lm.model import parameters
 from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.presets import SMALL
-from ptb_lm.training import tensors
+from ptb_lm.model.ranks import Ranks
+from ptb_lm.training import launch, tensors
 from ptb_lm.training.run_config import InitFrom, RunConfig, Source
 from ptb_lm.training.run_directory import NoEpochError, RunDirectory
 
@@ -38,6 +40,8 @@ RUN = RunConfig(
 )
 VOCABULARY = Vocabulary(["<eos>", "a", "ü"])
 IDENTITY = {"config": RUN.to_json(), "vocabulary_sha256": VOCABULARY.sha256}
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -462,6 +466,35 @@ def test_a_folder_that_is_lost_in_the_middle_of_a_save_is_named(
     monkeypatch.setattr(Path, "replace", move_and_replace)
     with directory.lock(), pytest.raises(UserError, match=f"^the run directory {directory.path} was "):
         directory.write_result(runs.RESULT)
+
+
+class OneOfTwo(Ranks):
+    """A rank of two whose work is done one after the other; what the first has sent waits for the second."""
+
+    size = 2
+
+    def __init__(self, rank: int, sent: deque[Any]) -> None:
+        super().__init__()
+        self.rank, self.sent = rank, sent
+
+    def broadcast(self, outcome: T) -> T:
+        if not self.is_first:
+            received: T = self.sent.popleft()
+            return received
+        self.sent.append(outcome)
+        return outcome
+
+    def gather(self, value: T) -> list[T]:
+        return [value] * self.size
+
+
+def test_ranks_agree_that_a_run_had_saved_nothing(tmp_path: Path) -> None:
+    folder, sent = tmp_path / "run", deque[Any]()
+    RunDirectory(folder).create(RUN, VOCABULARY)
+    for rank in range(2):
+        with pytest.raises(UserError, match="had saved nothing"):
+            launch.parse_request({"resume": folder}, "", OneOfTwo(rank, sent))
+    assert not sent
 
 
 def test_a_locked_folder_may_get_another_name_beside_its_own(directory: RunDirectory) -> None:
