@@ -36,21 +36,11 @@ class Checkpoints:
         directory: Files of the run; the folder exists.
         backend: Model with the weights.
         averages: Moving averages of the weights.
-        run: Configuration of the run.
         corpus: Data of the run.
     """
 
-    def __init__(
-        self,
-        directory: RunDirectory,
-        backend: Backend,
-        averages: Averages,
-        *,
-        run: RunConfig,
-        corpus: Corpus,
-    ) -> None:
-        self.directory, self.backend, self.averages = directory, backend, averages
-        self.run, self.corpus = run, corpus
+    def __init__(self, directory: RunDirectory, backend: Backend, averages: Averages, corpus: Corpus) -> None:
+        self.directory, self.backend, self.averages, self.corpus = directory, backend, averages, corpus
         self._best: Arrays | None = None  # the best weights, where they are not on disk yet
         self._save_seconds = 0.0  # duration of the newest save
         self._last_save_time = time.perf_counter()  # when it ended
@@ -66,13 +56,14 @@ class Checkpoints:
         with self.averages.use(progress):
             self._best = self.backend.export_weights()
 
-    def save(self, state: State, progress: Progress, *, run_seconds: float) -> None:
+    def save(self, run: RunConfig, state: State, progress: Progress, *, run_seconds: float) -> None:
         """Write the newest training state, and the best weights of the epochs until then.
 
         The best weights come first: a run that dies between the two files is continued from the older state,
         and finds that its best weights are better than that state says.
 
         Args:
+            run: Configuration of the run.
             state: Carried state after the newest step.
             progress: Progress of the run.
             run_seconds: For how long the run has been trained, by all of its processes.
@@ -85,34 +76,37 @@ class Checkpoints:
         weights = self.backend.export_weights()
         if not all(np.isfinite(array).all() for array in weights.values()):
             raise divergence_error(
-                self.directory, self.run, f"by epoch {progress.epoch + 1}, step {progress.step}"
+                self.directory, run, f"by epoch {progress.epoch + 1}, step {progress.step}"
             )
         training = self.backend.export_training_state(state)
         averages = self.averages.export(progress)
         if self._best is not None:
             best = {"epoch": progress.best_epoch, "valid_perplexity": progress.best_perplexity}
-            self.directory.write_weights(self._best, self.run, self.corpus.vocabulary, best=best)
+            self.directory.write_weights(self._best, run, self.corpus.vocabulary, best=best)
             self._best = None
         progress = msgspec.structs.replace(progress, run_seconds=run_seconds)
         self.directory.write_state(
-            SavedState(weights, training, progress, averages), corpus=self.corpus, run=self.run
+            SavedState(weights, training, progress, averages), corpus=self.corpus, run=run
         )
         self._last_save_time = time.perf_counter()
         self.next_save_time = self._last_save_time + SAVE_SECONDS
         self._save_seconds = self._last_save_time - start
 
-    def restore(self) -> tuple[State, Progress]:
+    def restore(self, run: RunConfig) -> tuple[State, Progress]:
         """Load the newest state into the backend; return the carried state and the progress.
+
+        Args:
+            run: Configuration of the run, as it goes on.
 
         Raises:
             UserError: There is no such state; it belongs to another model, corpus or length of training; or
                 the best weights are not those that it speaks of.
         """
-        config = self.run.hyperparameters
-        best = self.directory.read_best(self.run, self.corpus.vocabulary)
-        newest = self.directory.read_state(self.corpus, self.run)
+        config = run.hyperparameters
+        best = self.directory.read_best(run, self.corpus.vocabulary)
+        newest = self.directory.read_state(self.corpus, run)
         progress = newest.progress
-        dtype = np.float64 if self.run.choice.precision == "fp64" else np.float32
+        dtype = np.float64 if run.choice.precision == "fp64" else np.float32
         weight_sets = [newest.weights, *([newest.averages] if self.averages.have_values(progress) else [])]
         try:
             for weights in weight_sets:
@@ -129,12 +123,11 @@ class Checkpoints:
         except (UserError, KeyError) as error:
             problem = f"it lacks the tensor {error}" if isinstance(error, KeyError) else error
             raise UserError(f"{self.directory.state_path} does not fit this run: {problem}") from None
-        self._compare_with_best(progress, best)
+        self._compare_with_best(progress, best, config.epochs)
         return state, progress
 
-    def _compare_with_best(self, progress: Progress, best: JsonObject | None) -> None:
+    def _compare_with_best(self, progress: Progress, best: JsonObject | None, epochs: int) -> None:
         """Check that the state and the best weights can be continued to the run's epochs; update the best."""
-        epochs = self.run.hyperparameters.epochs
         done = max(progress.epoch, best["epoch"] if best else 0)
         # Within an epoch the weights are no longer those of the end of the epoch before.
         least = max(done, progress.epoch + bool(progress.step))

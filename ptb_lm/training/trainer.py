@@ -72,7 +72,7 @@ class Trainer:
         self.log_seconds = log_seconds
         self._validation_seconds = 0.0  # duration of the newest validation; 0 before there was one
         self._trainer_start = time.perf_counter()
-        self.checkpoints = Checkpoints(directory, backend, self.averages, run=run, corpus=corpus)
+        self.checkpoints = Checkpoints(directory, backend, self.averages, corpus)
 
     def resume(self, before: RunConfig) -> None:
         """Continue from the newest state of the run directory.
@@ -84,9 +84,8 @@ class Trainer:
             UserError: There is no such state, or it belongs to another model or vocabulary.
         """
         (command,), (environment,) = self.progress.commands, self.progress.environments
-        self.state, self.progress = self.checkpoints.restore()
-        run = self.run.going_on(before, epoch=self.progress.epoch, step=self.progress.step)
-        self.run = self.checkpoints.run = run
+        self.state, self.progress = self.checkpoints.restore(self.run)
+        self.run = self.run.going_on(before, epoch=self.progress.epoch, step=self.progress.step)
         self.progress.commands.append(command)
         # A state may say how to compute.
         self.progress.environments.append(environment | self.backend.environment())
@@ -312,7 +311,7 @@ class Trainer:
         )
 
     def _save(self) -> None:
-        self.checkpoints.save(self.state, self.progress, run_seconds=self._run_seconds())
+        self.checkpoints.save(self.run, self.state, self.progress, run_seconds=self._run_seconds())
 
     def _check_stop(self) -> None:
         (signal_number,) = self.ranks.max_over_ranks([self.stop.signal_number or 0])

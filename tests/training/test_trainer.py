@@ -549,9 +549,9 @@ def test_saving_within_an_epoch_is_outside_the_clock(
     built, _ = fake_trainer()
     saved_at, save = list[int](), built.checkpoints.save
 
-    def noted(state: Any, progress: Progress, **named: float) -> None:
+    def noted(run: RunConfig, state: Any, progress: Progress, **named: float) -> None:
         saved_at.append(progress.epoch * built.plan.usual_steps + progress.step)
-        save(state, progress, **named)
+        save(run, state, progress, **named)
 
     monkeypatch.setattr(built.checkpoints, "save", noted)
     built.train()
