@@ -81,20 +81,19 @@ def choose(config: "RunConfig", *, precision: str, **given: str | None) -> Choic
         UserError: The run cannot be computed so, or the framework is not installed.
     """
     own = {"framework": config.choice.framework, "device": config.choice.device, "seed": config.choice.seed}
-    wanted = {name: value for name, value in given.items() if value is not None}
-    choices = {**own, **wanted, "precision": precision}
-    fixed = [name for name in fastest.AUTO_CHOICES if choices.get(name, frameworks.AUTO) != frameworks.AUTO]
-    left = {
-        name: value for name, value in choices.items() if name not in fastest.AUTO_CHOICES or name in fixed
+    wanted = {
+        name: value
+        for name, value in {**given, "precision": precision}.items()
+        if value is not None and not (name in fastest.AUTO_CHOICES and value == frameworks.AUTO)
     }
-    choice = fastest.choose_safe(left, cell=config.hyperparameters.cell)
+    choice = fastest.choose_safe({**own, **wanted}, cell=config.hyperparameters.cell)
     choice.check_cell(config.hyperparameters.cell, has_weights=True)
     if choice.framework != "torch" and "framework" not in wanted:
         try:
             choice.builder()
         except UserError as error:
             raise UserError(f"{error}; or give --framework torch, which computes the same") from None
-    return fastest.choose(choice, config.hyperparameters, fixed=fixed).choice
+    return fastest.choose(choice, config.hyperparameters, fixed=wanted).choice
 
 
 def add_run(
