@@ -5,8 +5,8 @@ when it scores the word.
 """
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -121,17 +121,17 @@ class AdaptationRequest:
 
     Attributes:
         adaptation: The settings: as given, or their defaults.
-        fixed: "dynamic.rate" -> a setting that was given, which tuning leaves alone.
+        fixed: Names of the settings that were given, such as dynamic_rate, which tuning leaves alone.
         tune: True to tune the others on the valid split.
-        tune_words: The number of its first words to tune on; 0: all.
+        tune_words: The number of its first words to tune on; None: all.
         out: The folder for the result; None: it is only printed.
     """
 
     adaptation: Adaptation
-    fixed: dict[str, Any] = field(default_factory=dict)
-    tune: bool = False
-    tune_words: int = 0
-    out: Path | None = None
+    fixed: Collection[str]
+    tune: bool
+    tune_words: int | None
+    out: Path | None
 
     @property
     def needs_corpus(self) -> bool:
@@ -178,7 +178,7 @@ def read_flags(arguments: argparse.Namespace) -> AdaptationRequest | None:
         UserError: A flag stands without the one that it belongs to, or does not go with another.
     """
     chosen: dict[str, Any] = {}
-    fixed: dict[str, Any] = {}
+    fixed = set[str]()
     for kind, settings in KINDS.items():
         given = {
             each.name: value
@@ -187,11 +187,11 @@ def read_flags(arguments: argparse.Namespace) -> AdaptationRequest | None:
         }
         if getattr(arguments, kind):
             chosen[kind] = settings(**given)
-            fixed |= {f"{kind}.{name}": value for name, value in given.items()}
+            fixed |= {f"{kind}_{name}" for name in given}
         elif given:
             raise UserError(f"--{kind}-{next(iter(given))} needs --{kind}")
-    tries_rms = arguments.tune and "dynamic.rule" not in fixed
-    if "dynamic.damping" in fixed and chosen["dynamic"].rule != "rms" and not tries_rms:
+    tries_rms = arguments.tune and "dynamic_rule" not in fixed
+    if "dynamic_damping" in fixed and chosen["dynamic"].rule != "rms" and not tries_rms:
         raise UserError("--dynamic-damping needs --dynamic-rule rms")
     if arguments.tune_words is not None and not arguments.tune:
         raise UserError("--tune-words needs --tune")
@@ -212,6 +212,6 @@ def read_flags(arguments: argparse.Namespace) -> AdaptationRequest | None:
         adaptation=Adaptation(**chosen),
         fixed=fixed,
         tune=arguments.tune,
-        tune_words=arguments.tune_words or 0,
+        tune_words=arguments.tune_words,
         out=arguments.out,
     )

@@ -107,7 +107,7 @@ def _tune(
     """Choose the settings on the valid split and print them; return them, all trials, and the text's name."""
     assert corpus is not None
     whole = corpus.splits["valid"]
-    valid = whole[: request.tune_words] if request.tune_words else whole
+    valid = whole[: request.tune_words]
     if len(valid) < 2:
         raise UserError("the valid split has 1 token, but tuning needs at least 2")
     text = "valid" if len(valid) == len(whole) else f"the first {len(valid):,} words of valid"

@@ -5,7 +5,7 @@ A grid of values grows: its best value then does not lie where the grid happens 
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -39,7 +39,7 @@ def tune(
     ids: Ids,
     start: Adaptation,
     *,
-    fixed: Mapping[str, Any],
+    fixed: Collection[str],
     on_trial: Callable[[DynamicEvaluation | NeuralCache | None, float], object],
 ) -> tuple[Adaptation, Trials]:
     """Search for the best settings for a text: first of dynamic evaluation, then of the cache.
@@ -48,7 +48,7 @@ def tune(
         scorer: The trained model.
         ids: The text to tune on, which is not the one to report.
         start: The settings to begin at; a part that is None stays so.
-        fixed: "dynamic.rate" -> the value that is not to be changed.
+        fixed: Names of the settings that are not to be changed, such as dynamic_rate.
         on_trial: Function that is called with every trial.
 
     Returns:
@@ -70,7 +70,7 @@ class _Search:
 
     scorer: AdaptedScorer
     ids: Ids
-    fixed: Mapping[str, Any]
+    fixed: Collection[str]
     on_trial: Callable[[DynamicEvaluation | NeuralCache | None, float], object]
     trials: Trials = field(default_factory=dict)
 
@@ -90,10 +90,10 @@ class _Search:
                     best = changed, text
             return self.trials[changed]
 
-        for rule in self._values("dynamic", "rule", start.rule, tuple(DYNAMIC_GRID)):
+        for rule in self._values(start, "rule", tuple(DYNAMIC_GRID)):
             settings = replace(start, rule=rule)
             for name, grid in DYNAMIC_GRID[rule].items():
-                values = self._values("dynamic", name, getattr(settings, name), grid)
+                values = self._values(start, name, grid)
                 measure_value = functools.partial(measure, settings, name)
                 minimize_on_grid(measure_value, values, limit=UPPER_LIMITS.get(name, math.inf))
                 tried = (
@@ -106,9 +106,9 @@ class _Search:
     def tune_cache(self, text: ScoredText, start: NeuralCache) -> NeuralCache:
         """Try all settings: the shares of a number of words and a theta serve for all weights."""
         targets = len(self.ids) - 1
-        sizes = self._values("cache", "words", start.words, CACHE_WORDS)
-        thetas = self._values("cache", "theta", start.theta, CACHE_THETAS)
-        weights = self._values("cache", "weight", start.weight, CACHE_WEIGHTS)
+        sizes = self._values(start, "words", CACHE_WORDS)
+        thetas = self._values(start, "theta", CACHE_THETAS)
+        weights = self._values(start, "weight", CACHE_WEIGHTS)
 
         def measure(words: int, theta: float) -> float:
             shares_N = cache_log_shares(text, words=words, theta=theta)
@@ -133,9 +133,9 @@ class _Search:
         self.on_trial(settings, perplexity)
         return perplexity
 
-    def _values(self, kind: str, name: str, start: T, grid: Sequence[T]) -> Sequence[T]:
-        """Return the values to try for a setting."""
-        return (start,) if f"{kind}.{name}" in self.fixed else grid
+    def _values(self, start: DynamicEvaluation | NeuralCache, name: str, grid: Sequence[T]) -> Sequence[T]:
+        """Return the values to try for a setting: that of the start if it is not to be changed."""
+        return (getattr(start, name),) if f"{start.kind}_{name}" in self.fixed else grid
 
 
 def distinct_sizes(sizes: Sequence[int], words: int) -> Sequence[int]:
