@@ -13,10 +13,10 @@ from ptb_lm.model.presets import PRESETS
 
 _VARIANTS = name_variants(
     {
-        PLAIN_TORCH: "PyTorch modules, plain loop",
-        "plain-tensorflow/keras": "Keras layers, plain loop",
-        "plain-jax/scan": "JAX scan, plain loop",
-        "plain-jax/scan@bf16": "JAX scan, plain loop",
+        PLAIN_TORCH: "the plain loop in PyTorch",
+        "plain-tensorflow/keras": "the plain loop in Keras",
+        "plain-jax/scan": "the plain loop in JAX",
+        "plain-jax/scan@bf16": "the plain loop in JAX",
         "torch/block_fused": "PyTorch block_fused",
         "torch/block_fused@bf16": "PyTorch block_fused",
     }
@@ -34,8 +34,8 @@ RIVALS = tuple(
 
 _AWD = PRESETS["awd"].replace(vary_num_steps=False)
 _AWD_VARIANTS = {
-    "plain-awd/cudnn": "PyTorch modules, plain loop",
-    "plain-awd/cudnn@bf16": "PyTorch modules, plain loop",
+    "plain-awd/cudnn": "the plain loop of AWD-LSTM",
+    "plain-awd/cudnn@bf16": "the plain loop of AWD-LSTM",
     "torch/block_fused": "PyTorch block_fused",
     "torch/block_fused@bf16": "PyTorch block_fused",
     "torch/cudnn": "PyTorch cudnn (nn.LSTM)",
@@ -63,7 +63,7 @@ AWD_2X650 = (
         variants=name_variants(
             {
                 **_AWD_VARIANTS,
-                "plain-awd/cudnn-kept-memory@bf16": "PyTorch modules, plain loop, freed memory kept",
+                "plain-awd/cudnn-kept-memory@bf16": "the plain loop of AWD-LSTM, freed memory kept",
             }
         ),
         baseline="plain-awd/cudnn",

@@ -541,8 +541,8 @@ EVERY: dict[str, Mutant] = {
 LANGUAGE: dict[str, Mutant] = {
     "state not carried": wrapped(StateNotCarried),
     "clip forgotten": clip_forgotten,
-    "short gradients stretched": clipped(lambda right, norm: right._replace(divisor=norm)),
-    "short gradients dropped": clipped(
+    "small gradients stretched": clipped(lambda right, norm: right._replace(divisor=norm)),
+    "small gradients dropped": clipped(
         lambda right, norm: right._replace(divisor=right.divisor / (norm > right.bound))
     ),
 }

@@ -63,7 +63,7 @@ _SUITE = {"nargs": "?", "type": _suite, "choices": tuple(SUITES), "metavar": "SU
 _BASELINE_OF_ROWS: Flags = {
     "--baseline": {
         "metavar": "VARIANT",
-        "help": "the variant to compare with (default: as the rows have it)",
+        "help": "the variant to compare with (default: the one that the rows name)",
     }
 }
 
@@ -125,8 +125,8 @@ _HOW_IT_IS_MEASURED: Flags = {
     "--minutes": {
         "type": cli.positive_number,
         "metavar": "N",
-        "help": "minutes for each workload: as many processes are measured as fit into them, or fewer if "
-        "three or more ratios show that these resolve differences of 5 %% (default: the workload's, which "
+        "help": "minutes for each workload: as many processes are measured as fit into this time, or fewer "
+        "once there are three ratios, if fewer resolve differences of 5 %% (default: the workload's, which "
         "list SUITE shows)",
     },
     "--rounds": {

@@ -117,8 +117,8 @@ def document(options: Options, verdicts: Sequence[Verdict], *, command: str) -> 
     lines = [
         f"# The check of the suite {options.suite}",
         "",
-        f"`{command}`; seed {options.seed}. Nothing was timed. Of each kind of error, the largest is given,",
-        "with its bound.",
+        f"`{command}`; seed {options.seed}. Nothing was timed. The table gives the largest error of each",
+        "kind, and its bound.",
         "",
         *(f"- {name}: {'; '.join(values)}" for name, values in facts.items() if name != "started"),
         "",

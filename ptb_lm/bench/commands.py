@@ -35,12 +35,12 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _list_variants(workload: Workload) -> None:
     passes = " and ".join(workload.passes)
-    planned = f"{workload.processes} processes a variant"
+    planned = f"{workload.processes} processes per variant"
     if workload.minutes is not None:
-        planned = f"some {workload.minutes:g} minutes, {planned} or more"
+        planned = f"about {workload.minutes:g} minutes, at least {planned}"
     cli.print_line(
         f"    {passes}; {planned}; blocks of {workload.min_steps} step{'s' * (workload.min_steps > 1)} "
-        f"and {workload.min_seconds:g} s or more; {workload.warm_up_steps} to warm up"
+        f"and {workload.min_seconds:g} s or more; {workload.warm_up_steps} warm-up steps"
     )
     for variant in workload.variants:
         baseline = " (baseline)" * (variant.name == workload.baseline)
@@ -60,7 +60,7 @@ def _run(arguments: argparse.Namespace) -> int:
         try:
             runner.run(options, workloads, record, machine, command=arguments.command_line)
         except KeyboardInterrupt:
-            cli.print_line(f"{out} keeps the measurements; the same command continues")
+            cli.print_line(f"{out} keeps the measurements; the same command continues the measurement")
             raise
     summary, page = report.write_report(out)
     width, encoding = shutil.get_terminal_size().columns, getattr(sys.stdout, "encoding", None)

@@ -36,12 +36,12 @@ MODELS = name_variants(
 # The loop that people write, and what they add to make it faster.
 _PLAIN_TORCH = name_variants(
     {
-        PLAIN_TORCH: "PyTorch modules, plain loop",
-        f"{PLAIN_TORCH}/compile": "PyTorch modules, plain loop, torch.compile",
-        f"{PLAIN_TORCH}-kept-memory": "PyTorch modules, plain loop, freed memory kept",
+        PLAIN_TORCH: "the plain loop in PyTorch",
+        f"{PLAIN_TORCH}/compile": "the plain loop in PyTorch, torch.compile",
+        f"{PLAIN_TORCH}-kept-memory": "the plain loop in PyTorch, freed memory kept",
     }
 )
-_PLAIN_TENSORFLOW = Variant("plain-tensorflow/keras", "Keras layers, plain loop")
+_PLAIN_TENSORFLOW = Variant("plain-tensorflow/keras", "the plain loop in Keras")
 # Only for small: it has no dropout, and its 20 steps and two layers keep the compiler busy enough.
 _WHOLE_STEP = Variant("outer-torch/cudnn/compile", "PyTorch cudnn, torch.compile of the whole step")
 _XLA = Variant("tensorflow/basic/xla", "TensorFlow basic, XLA")
@@ -62,7 +62,7 @@ _WORD_LANGUAGE_MODEL = Workload(
     ),
     variants=name_variants(
         {
-            "plain-torch/cudnn": "PyTorch modules, plain loop",
+            "plain-torch/cudnn": "the plain loop in PyTorch",
             "torch/cudnn": "PyTorch cudnn (nn.LSTM)",
             "tensorflow/block_fused": "TensorFlow block_fused (BlockLSTM)",
             "tensorflow/cudnn": "TensorFlow cudnn (on a CPU: Keras's loop)",
@@ -96,7 +96,7 @@ QUICK = (
         "small",
         variants=name_variants(
             {
-                "plain-torch/cudnn": "PyTorch modules, plain loop",
+                "plain-torch/cudnn": "the plain loop in PyTorch",
                 "torch/basic": "PyTorch basic",
                 "torch/block": "PyTorch block (LSTMCell)",
                 "torch/block_fused": "PyTorch block_fused",
@@ -229,8 +229,8 @@ STACKED = (_STACKED,)
 _PEAK: dict[str, Any] = {
     "variants": name_variants(
         {
-            "plain-torch/cudnn@tf32": "PyTorch modules, plain loop",
-            "plain-torch/cudnn@bf16": "PyTorch modules, plain loop",
+            "plain-torch/cudnn@tf32": "the plain loop in PyTorch",
+            "plain-torch/cudnn@bf16": "the plain loop in PyTorch",
             "torch/cudnn/eager@fp32": "PyTorch cudnn, eager",
             "torch/cudnn/graph@fp32": "PyTorch cudnn, CUDA graph",
             "torch/cudnn/graph@tf32": "PyTorch cudnn, CUDA graph",

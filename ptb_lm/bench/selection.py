@@ -73,7 +73,7 @@ def select_workloads(
             whose = ", ".join(workload.name for workload in workloads)
             known = [variant for workload in workloads for variant in workload.variants]
             why = _why_nothing(pattern, known)
-            raise UserError(f"--variants {pattern}: matches nothing of {whose}; {why}")
+            raise UserError(f"--variants {pattern}: no variant of {whose} matches; {why}")
     found = [_with_variants(each, options.variants, with_baseline=with_baseline) for each in workloads]
     return [workload for workload in found if workload is not None]
 
@@ -84,7 +84,7 @@ def _match_workloads(workloads: Sequence[Workload], options: Options) -> list[Wo
     for pattern in options.workloads:
         if not fnmatch.filter(known, pattern):
             instead = instead_of(pattern, known)
-            raise UserError(f"--workloads {pattern}: matches nothing of the suite {options.suite}; {instead}")
+            raise UserError(f"--workloads {pattern}: no workload of {options.suite} matches; {instead}")
     wanted = options.workloads or ("*",)
     return [each for each in workloads if any(fnmatch.fnmatch(each.name, pattern) for pattern in wanted)]
 
@@ -99,16 +99,18 @@ def _with_options(workload: Workload, options: Options, added: Sequence[Variant]
     is_planned = options.rounds is None and options.processes is None
     if options.minutes is not None and not is_planned:
         raise UserError(
-            "--minutes plans the number of processes, which --rounds or --processes gives; leave one out"
+            "--minutes cannot be combined with --rounds or --processes: each sets the number of processes"
         )
     if options.processes is not None and options.processes > rounds:
-        raise UserError(f"--processes {options.processes} is more than the {rounds} rounds; each needs one")
+        raise UserError(
+            f"--processes {options.processes} is more than the {rounds} rounds; each process needs one"
+        )
     if options.baseline is not None and options.baseline not in {variant.name for variant in variants}:
         base, _, precision = options.baseline.partition("@")
         like = next((variant for variant in variants if variant.base == base), None)
         if like is None or precision not in PRECISIONS:
             instead = _variants_instead_of(options.baseline, variants)
-            raise UserError(f"--baseline {options.baseline}: no such variant of {workload.name}; {instead}")
+            raise UserError(f"--baseline {options.baseline}: {workload.name} has no such variant; {instead}")
         variants.append(like.at(precision))
     return replace(
         workload,
@@ -178,7 +180,7 @@ def _variants_instead_of(name: str, variants: Sequence[Variant]) -> str:
 def instead_of(name: str, known: Sequence[str]) -> str:
     """Return what there is in place of an unknown name: everything if that is little, else the nearest."""
     if len(known) <= NAMES_SHOWN:
-        return f"there is {', '.join(known)}"
+        return f"choose from {', '.join(known)}"
     if near := difflib.get_close_matches(name, known, n=3):
-        return f"the nearest of {len(known)}: {', '.join(near)}"
-    return f"there is {', '.join(known[: NAMES_SHOWN - 1])} and {len(known) - NAMES_SHOWN + 1} more"
+        return f"the most similar of {len(known)} names: {', '.join(near)}"
+    return f"choose from {', '.join(known[: NAMES_SHOWN - 1])} and {len(known) - NAMES_SHOWN + 1} more"

@@ -35,7 +35,7 @@ def summarise(folder: Path, *, baseline: str | None = None) -> Summary:
     known = distinct(row.variant for row in loaded)
     if baseline not in (None, *known):
         instead = instead_of(str(baseline), known)
-        raise UserError(f"--baseline {baseline}: no such variant in {folder}; {instead}")
+        raise UserError(f"--baseline {baseline}: {folder} has no such variant; {instead}")
     by_group = group_by_key(((row.suite, row.workload, row.pass_name), row) for row in loaded)
     # A workload's passes stand together, forward first, as they are in a training step.
     workloads = distinct(key[:2] for key in by_group)
@@ -146,15 +146,15 @@ def _result(
     ratio = pair(blocks, base)
     notes = list(_join_notes(row.note for row in members if row.note))
     if any((row.check.get("dropout") or "").startswith(SECOND_MODEL) for row in blocks):
-        notes.append("its gradients were compared in a second model without dropout")
+        notes.append("its gradients were compared with the reference in a second model without dropout")
     if blocks and trouble:
         notes.append(f"{trouble.status} after {done} of {planned} rounds: {trouble.reason}")
     elif 0 < done < planned:
         notes.append(f"only {done} of {planned} rounds")
     if base and blocks and ratio is None:
-        notes.append("no round in common with the baseline")
+        notes.append("it has no round in common with the baseline")
     elif ratio and ratio.error is None and blocks != base:
-        notes.append("one round: no interval")
+        notes.append("there is no interval, because only one round was measured")
     given = Variant(first.variant).precision
     precision = given or first.work.precision
     is_in_name = first.label == first.variant and given

@@ -41,7 +41,7 @@ def _framework(about: Mapping[str, Any]) -> Framework:
 # Programs that people write, and this package's models in several processes; a report has their titles.
 _PROGRAMS: Mapping[str, Mapping[str, Any]] = {
     "plain-torch": {
-        "title": "the plain torch loop",
+        "title": "the plain loop in PyTorch",
         "build": "ptb_lm.bench.rivals.plain_torch:build",
         "models": {
             "cudnn": "nn.Embedding, nn.LSTM, nn.Linear, cross_entropy, clip_grad_norm_, SGD",
@@ -52,7 +52,7 @@ _PROGRAMS: Mapping[str, Mapping[str, Any]] = {
         "needs": "torch",
     },
     "plain-tensorflow": {
-        "title": "the plain Keras loop",
+        "title": "the plain loop in Keras",
         "build": "ptb_lm.bench.rivals.plain_tensorflow:build",
         "models": {"keras": "Keras's Embedding, LSTM, Dense, cross-entropy and SGD, tf.clip_by_global_norm"},
         "executions": ("graph",),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _BAR_HEIGHT = 0.40  # inches, with its line of text
 _THIN_BAR = 0.17  # inches, without a line of text
-_GAP = 0.6  # between the bars of two cell types, in bars
+_GAP = 0.6  # between the bars of two models, in bars
 _WIDE_RANGE = 6.0  # largest to smallest ratio, above which the axis is logarithmic
 _SAME, _INK = "#8a8f98", "C6"
 
@@ -100,10 +100,10 @@ class BarPlot(Plot):
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedPlot(Plot):
-    """Speeds by cell type, in panels that each have an axis of their own.
+    """Speeds by model, in panels that each have an axis of their own.
 
     Attributes:
-        panels: The bars by the heading of their panel and by cell type; a bar's label is its framework.
+        panels: The bars by the heading of their panel and by model; a bar's label is its framework.
     """
 
     panels: Mapping[str, Mapping[str, Sequence[Bar]]]
@@ -123,7 +123,7 @@ class SpeedPlot(Plot):
 
     @override
     def draw(self, figure: "Figure") -> None:
-        """Draw a panel for each workload; bars of a cell type stand together, a colour a framework."""
+        """Draw a panel for each workload; bars of a model stand together, and a framework has a colour."""
         heights = list(map(_panel_height, self.panels.values()))
         panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
         for axes, (heading, panel) in zip(panels, self.panels.items(), strict=True):
@@ -137,8 +137,8 @@ class SpeedPlot(Plot):
 
     def _draw_panel(self, axes: "Axes", panel: Mapping[str, Sequence[Bar]]) -> None:
         position, longest, ticks = 0.0, 0.0, {}
-        for cell_type, bars in panel.items():
-            ticks[cell_type] = position + (len(bars) - 1) / 2
+        for model, bars in panel.items():
+            ticks[model] = position + (len(bars) - 1) / 2
             for bar in bars:
                 bar.draw(axes, position, height=0.8, **self._look(bar.label, axes))
                 end = bar.ends[1] if bar.ends else bar.value

@@ -1,4 +1,4 @@
-"""The pictures of README.md: words per second by cell type, and learning curves beside what was published.
+"""The pictures of README.md: words per second by model, and learning curves beside what was published.
 
 Each is an SVG for light and for dark paper. It ends in a digest of what it shows, so that a picture is drawn
 again only if its data change, and checked without matplotlib. To draw one in another style, remove it first.

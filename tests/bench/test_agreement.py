@@ -32,7 +32,7 @@ def test_the_title_is_the_verdict(tmp_path: Path) -> None:
     verdicts = {variant: line["verdict"] for variant, line in small.items()}
     assert verdicts == {"torch/cudnn": "differ", "torch/basic": "baseline", "torch/block": "agree"}
     assert [*verdicts] == ["torch/cudnn", "torch/basic", "torch/block"], "the fastest first"
-    assert float(small["torch/cudnn"]["B over A"].split()[0]) == pytest.approx(1.25, abs=0.08)
+    assert float(small["torch/cudnn"]["B / A"].split()[0]) == pytest.approx(1.25, abs=0.08)
 
 
 def test_a_machine_that_is_twice_as_slow_has_the_same_ratios(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_machine_that_is_twice_as_slow_has_the_same_ratios(tmp_path: Path) -> 
         tmp_path, a, [{**each, "seconds": 2 * each["seconds"], "environment": other} for each in a]
     )
     assert found.title.startswith("2 of 2 ratios agree")
-    assert small["torch/cudnn"]["B over A"].startswith("1.00 ")
+    assert small["torch/cudnn"]["B / A"].startswith("1.00 ")
     assert small["torch/cudnn"]["change of speed, not paired"] == "-50.0 %"
     assert "cpu Slow" in found.lead[1]
 

@@ -96,8 +96,8 @@ def test_what_is_wrong_is_refused(task: Task, passes: tuple[str, ...], wrong: st
 )
 def test_a_step_is_looked_at_whose_gradient_is_not_clipped(task: LanguageTask) -> None:
     assert "not clipped" in checked(task, mutants.right).what["steps"]
-    for wrong in ("short gradients stretched", "short gradients dropped"):
-        with pytest.raises(check.WrongError, match="step with a short gradient"):
+    for wrong in ("small gradients stretched", "small gradients dropped"):
+        with pytest.raises(check.WrongError, match="step with a small gradient"):
             checked(task, mutants.LANGUAGE[wrong])
 
 

@@ -112,7 +112,7 @@ def test_every_plot_is_drawn_in_the_colours_of_the_page(scheme: str, page: Any) 
     drawn = page.execute_script(PLOTS)
     resize(page, 1000)
     titles = [title for title, *_ in drawn]
-    assert titles[0].startswith("Words and sequences a second"), "the answer comes first"
+    assert titles[0].startswith("Words and sequences per second"), "the answer comes first"
     baselines = ("tensorflow/basic", "torch/basic/eager", "torch/basic/eager", "torch/basic")
     assert [title.partition(",")[0] for title in titles[1:-1:2]] == [
         f"Speed-up over {baseline}" for baseline in baselines

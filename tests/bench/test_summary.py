@@ -169,7 +169,8 @@ def test_a_fact_that_is_null_is_not_known(tmp_path: Path) -> None:
     checks = [{"dropout": None}, {"dropout": "in a second model without it; and more"}]
     made = [row(round=n, process=n, check=each, planned_rounds=2) for n, each in enumerate(checks)]
     (result,) = group_of(tmp_path, made).results
-    assert result.notes == ("its gradients were compared in a second model without dropout",)
+    (note,) = result.notes
+    assert "second model" in note
 
 
 def test_an_error_names_the_file_with_the_rows(tmp_path: Path) -> None:
@@ -185,7 +186,9 @@ def test_an_error_names_the_file_with_the_rows(tmp_path: Path) -> None:
 def test_missing_rounds_and_single_rounds_are_noted(tmp_path: Path) -> None:
     rows = [each for each in rounds(SPEEDS) if each["variant"] == "torch/basic" or each["round"] == 0]
     result = group_of(tmp_path, rows).result("torch/cudnn")
-    assert result.notes == ("only 1 of 5 rounds", "one round: no interval")
+    missing, single = result.notes
+    assert "1 of 5 rounds" in missing
+    assert "no interval" in single
 
 
 def test_rounds_are_missing_of_the_last_plan_of_the_pass(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ CASES: dict[str, tuple[Any, list[str]]] = {
     ),
     "two machines": (
         [row(round=n, environment={**ENVIRONMENT, "processor": name}) for n, name in enumerate("AB")],
-        ["several processors (A, B)", "different machines"],
+        ["several processors (A, B)"],
     ),
     "rows of TensorFlow have no torch": (MIXED[1:], []),
     "fewer cores than threads": (
@@ -81,12 +81,12 @@ CASES: dict[str, tuple[Any, list[str]]] = {
     # Of which the notes tell.
     "a failure halfway": ([row(planned_rounds=5), unmeasured("failed", "killed", planned_rounds=5)], []),
     "a quiet machine": (QUIET, []),
-    "a disturbed block": ([*QUIET[:2], row(round=2, process=2, others=0.4)], ["beside 1 of 3 blocks"]),
+    "a disturbed block": ([*QUIET[:2], row(round=2, process=2, others=0.4)], ["1 of 3 blocks"]),
     "one slow block": (beside(367, 200, 364, 370, 372, 373, 371, 369), []),
     # As an hour may be slower than the one before it, because of other machines of the same host.
     "two speeds of the machine": (
         beside(367, 264, 264, 372, 372, 372, 264, 264),
-        ["at most 264 GFLOP/s", "at least 372", "fp32, torch.mm (MKL), 2048 × 2048 × 2048, threads: 2"],
+        ["264 GFLOP/s or less", "372 or more", "fp32, torch.mm (MKL), 2048 × 2048 × 2048, threads: 2"],
     ),
     "the same program": ([*rounds({"torch/basic": 1.0, "torch/basic#again": 1.0}, seed=1)], []),
     "the same program twice as fast": (

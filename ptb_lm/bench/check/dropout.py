@@ -74,13 +74,17 @@ def _check_specs(task: LanguageTask, reported: KeepMasks) -> None:
     """Check that masks have the right shapes, and keep the right share."""
     specs = _specs(task)
     if reported.weights.keys() != specs.weights.keys() or len(reported.units) != len(specs.units):
-        raise WrongError("there is no dropout where there should be, or there is where there should not")
+        raise WrongError(
+            "its dropout is missing in one of its places, or is in a place where there should be none"
+        )
     for kept, (shape, keep_prob) in _with_specs(task, reported):
         if kept.shape != shape:
-            raise WrongError(f"there is no dropout of the shape {shape}, but of {kept.shape}")
+            raise WrongError(f"a mask of its dropout has the shape {kept.shape}, not {shape}")
         share = float(kept.mean())
         if abs(share - keep_prob) > SHARE_DEVIATIONS * math.sqrt(keep_prob * (1 - keep_prob) / kept.size):
-            raise WrongError(f"its dropout keeps {share:.3f} of {shape}, not {keep_prob:g}")
+            raise WrongError(
+                f"a mask of its dropout, of shape {shape}, keeps a share of {share:.3f}, not {keep_prob:g}"
+            )
 
 
 def _check_each_is_drawn(masks: Sequence[tuple[NDArray[np.bool_], MaskSpec]]) -> None:
@@ -108,8 +112,8 @@ def _check_apart(
     drawn = sum(keep_probs) - 2 * math.prod(keep_probs)
     if abs(share - drawn) > SHARE_DEVIATIONS * math.sqrt(drawn * (1 - drawn) / differs.size):
         raise WrongError(
-            f"its dropout draws no masks of its own for {what}: {share:.3f} of the entries differ, not "
-            f"{drawn:.3f}"
+            f"its dropout does not draw a new mask for {what}: a share of {share:.3f} of the entries "
+            f"differs, not {drawn:.3f}"
         )
 
 
@@ -226,7 +230,7 @@ def check_losses(task: LanguageTask, model: Backend, errors: Errors, *, seed: in
         losses.append(model.read([loss])[0].nll / task.batch_size)
         seconds.append(time.perf_counter() - start)
     if len(set(losses)) < WINDOWS:
-        raise WrongError("its dropout uses the same masks again: losses of the same window are equal")
+        raise WrongError("its dropout repeats its masks: two losses of the same window are equal")
     chance = float(answer["deviation"]) * np.sqrt(1 / WINDOWS + 1 / question.windows)
     deviations = float(abs(np.mean(losses) - answer["mean"]) / chance)
     if not deviations <= DEVIATIONS:

@@ -153,7 +153,7 @@ def _compare(model: Backend, question: LanguageQuestion, errors: Errors) -> _Ste
             break
         model.load_weights(question.weights)
     else:
-        raise WrongError("its gradient overflows float16 however its loss is scaled")
+        raise WrongError("its gradient overflows float16 at every loss scale that it tries")
     question = dataclasses.replace(question, masks=tuple(step.masks for step in steps if step.masks))
     dropout.check_masks(question.task, question.masks)
     answer = expected.answer(question)

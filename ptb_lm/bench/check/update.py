@@ -59,12 +59,12 @@ def check_short_gradient(task: LanguageTask, model: Backend, errors: Errors, *, 
         (measured,) = model.read([loss])
         part = measured.gradient_norm / task.config.max_grad_norm
         if LEAST < part < MOST:
-            check_update(task, model, errors, x_BT, y_BT, what="with a short gradient")
+            check_update(task, model, errors, x_BT, y_BT, what="with a small gradient")
             return True
         if 0 < part < math.inf:  # float16's may overflow
             bias += math.log(part / WANTED)
     if not math.isfinite(part):
-        raise WrongError("the norm of its gradient is not finite where the gradient is short")
+        raise WrongError("the norm of its gradient is not finite, although the gradient is small")
     return False
 
 

@@ -49,7 +49,8 @@ def compare_benchmarks(a: Path, b: Path, *, baseline: str | None = None) -> Docu
     common = [(first, second) for first in one.groups for second in two.groups if _key(first) == _key(second)]
     if not common:
         raise UserError(
-            f"no workload of a suite is in both: {a} holds {_content(one)}; {b} holds {_content(two)}"
+            f"the two benchmarks have no workload in common: {a} holds {_content(one)}; "
+            f"{b} holds {_content(two)}"
         )
     troubles = [(first, _incomparable(first, second)) for first, second in common]
     compared = [
@@ -188,10 +189,10 @@ def _table(pairs: Sequence[_Pair], group: ResultGroup) -> Table:
         Column("", numeric=False),
         Column(f"A: × {baseline}"),
         Column(f"B: × {baseline}"),
-        Column("B over A"),
+        Column("B / A"),
         Column("verdict", numeric=False),
-        Column(f"A: {unit} a second"),
-        Column(f"B: {unit} a second"),
+        Column(f"A: {unit} per second"),
+        Column(f"B: {unit} per second"),
         Column("change of speed, not paired"),
     ]
     rows: list[list[TableCell]] = []

@@ -1,7 +1,7 @@
-"""The headline of a report: words per second by cell type, and which implementation to take.
+"""The headline of a report: words per second by model, and which implementation to use.
 
-A table and one bar chart have the speed of each cell type in each framework, with 95 % intervals. The
-sentences say which implementation to take and by how much it is faster, or by how little two may differ. At
+A table and one bar chart have the speed of each model in each framework, with 95 % intervals. The
+sentences say which implementation to use and by how much it is faster, or by how little two may differ. At
 the end of a run the terminal shows the same, with bars of characters, and then every variant.
 """
 
@@ -21,12 +21,12 @@ from ptb_lm.pages.document import NOTHING, CaptionedTable
 
 _VAGUE = 0.3  # a bound, as a fraction, beyond which two variants are not called alike
 _SHORTEST_BAR = 6  # of a terminal, in characters
-_FASTEST_EXECUTION = "where a cell type has several executions, this is the fastest of them"
+_FASTEST_EXECUTION = "where a model has several executions, this is the speed of the fastest"
 
 
-# A row of the table: a cell type ("block_fused"), and its framework's name for people, with the precision
+# A row of the table: a model ("block_fused"), and its framework's name for people, with the precision
 # where a report has several.
-CellType: TypeAlias = tuple[str, str]
+ModelAndFramework: TypeAlias = tuple[str, str]
 
 
 def choose_groups(groups: Sequence[ResultGroup]) -> list[ResultGroup]:
@@ -35,28 +35,28 @@ def choose_groups(groups: Sequence[ResultGroup]) -> list[ResultGroup]:
     return list(chosen.values())
 
 
-def speeds(groups: Sequence[ResultGroup]) -> dict[str, dict[CellType, LogMean | None]]:
-    """Return the speeds of the fastest of each cell type, by workload and by cell type.
+def speeds(groups: Sequence[ResultGroup]) -> dict[str, dict[ModelAndFramework, LogMean | None]]:
+    """Return the speeds of the fastest execution of each model, by workload, and by model and framework.
 
-    All workloads have all cell types, in the order of the models; None stands where one was not measured.
+    All workloads have all pairs, in the order of the models; None stands where a pair was not measured.
     """
     several = len({precision for group in groups for precision in group.precisions}) > 1
 
-    def cell_type(result: Result) -> tuple[str, str, str]:
+    def program(result: Result) -> tuple[str, str, str]:
         framework, model = Variant(result.variant).program
         precision = f", {formats.precision(result.blocks[0].work.precision)}" if several else ""
         return model, framework, precision
 
-    # The fastest of a cell type comes last, and stays.
-    rates = [{cell_type(each): each.mean_rate for each in reversed(group.candidates)} for group in groups]
-    cell_types = sorted(
+    # The fastest execution comes last, and stays.
+    rates = [{program(each): each.mean_rate for each in reversed(group.candidates)} for group in groups]
+    programs = sorted(
         {key for each in rates for key in each},
         key=lambda key: (formats.place(key[0], MODELS), formats.place(key[1], TITLES), key[2]),
     )
     return {
         _heading(group, groups): {
             (model, f"{TITLES.get(framework, framework)}{precision}"): each.get((model, framework, precision))
-            for model, framework, precision in cell_types
+            for model, framework, precision in programs
         }
         for group, each in zip(groups, rates, strict=True)
     }
@@ -66,15 +66,15 @@ def _heading(group: ResultGroup, groups: Sequence[ResultGroup]) -> str:
     """Return the heading of a group's speeds; the suite is part of it where there are several."""
     suite = f"{group.suite}: " if len({each.suite for each in groups}) > 1 else ""
     kind = "" if group.pass_name == "train" else f", {group.pass_name}"
-    return f"{suite}{group.workload}{kind}: {group.work.unit} a second"
+    return f"{suite}{group.workload}{kind}: {group.work.unit} per second"
 
 
 def table(groups: Sequence[ResultGroup]) -> Iterator[CaptionedTable]:
-    """Yield the table of speeds, if there are any: a row a cell type and framework, a column a workload."""
+    """Yield the table of speeds, if there are any: a row per model and framework, a column per workload."""
     chosen = choose_groups(groups)
     panels = speeds(chosen)
     columns = [
-        Column("cell type", numeric=False),
+        Column("model", numeric=False),
         Column("framework", numeric=False),
         *(Column(f"{heading} (95 % interval)") for heading in panels),
     ]
@@ -103,7 +103,7 @@ def plot(groups: Sequence[ResultGroup]) -> Iterator[SpeedPlot]:
     }
     if panels:
         units = distinct(group.work.unit for group in chosen)
-        title = f"{formats.join_names(units).capitalize()} a second by cell type, with 95 % intervals"
+        title = f"{formats.join_names(units).capitalize()} per second by model, with 95 % intervals"
         yield SpeedPlot(title=title, panels=panels)
 
 
@@ -169,7 +169,7 @@ def _compare(group: ResultGroup) -> dict[str, Any]:
 
 
 def _compare_all(described: Sequence[tuple[ResultGroup, dict[str, Any]]]) -> dict[str, Any]:
-    """Return what to take in which passes, in which of them that is sure, and what may be best in all."""
+    """Return what to use in which passes, in which of them that is sure, and what may be best in all."""
     groups = [group for group, _ in described]
     alike = len({group.pass_name for group in groups}) == 1
     titles = [group.workload if alike else f"{group.workload} ({group.pass_name})" for group in groups]
@@ -187,7 +187,7 @@ def _compare_all(described: Sequence[tuple[ResultGroup, dict[str, Any]]]) -> dic
 
 
 def to_text(summary: Summary, *, width: int, encoding: str | None) -> str:
-    """Return the speeds by cell type as bars, what to take, warnings, a table of each pass, and notes.
+    """Return the speeds by model as bars, what to use, warnings, a table of each pass, and notes.
 
     Args:
         summary: The results.
@@ -218,7 +218,7 @@ def _block(encoding: str | None) -> str:
 
 
 def _bars(speeds: Mapping[str, LogMean], width: int, block: str) -> Iterator[str]:
-    """Yield a line a cell type and framework, or two where the terminal is narrow: a bar and the speed."""
+    """Yield a line per model and framework, or two where the terminal is narrow: a bar and the speed."""
     number, label = max(len(formats.rate(mean)) for mean in speeds.values()), max(map(len, speeds))
     is_wide = label + number + 2 * _SHORTEST_BAR + 4 <= width
     longest = max(_SHORTEST_BAR, width - number - 2 - (label + 2 if is_wide else 2))

@@ -172,7 +172,7 @@ def _details(group: ResultGroup) -> Iterator[CaptionedTable]:
     if len(group.measured_results) > 1:
         pairs = result_table.pairs(group)
         yield CaptionedTable(
-            caption=f"Every pair of {group.name}: how many times as fast as the column's the row's is",
+            caption=f"All pairs of {group.name}: the row's speed divided by the column's",
             table=pairs,
             remarks=result_table.explain_mark(pairs),
         )

@@ -23,11 +23,13 @@ from ptb_lm.common.markdown_tables import Column, Name, Table, TableCell
 from ptb_lm.pages.document import NOTHING
 
 # Below and above the tables of a terminal.
-ROUNDS_ALONE = "Of fewer than three processes: some intervals lack what differs between processes."
-_HOW_TO_READ = (
-    "× is how many times as fast as the baseline, the fastest, or the next below, with its 95 % interval."
+ROUNDS_ALONE = (
+    "Some intervals leave out differences between processes, because fewer than three were measured."
 )
-_SAME = f"{SAME}: the interval holds 1, so that no difference is shown"
+_HOW_TO_READ = (
+    "× is the speed divided by that of the baseline, the fastest or the next below, with its 95 % interval."
+)
+_SAME = f"{SAME}: the interval contains 1, so no difference is shown"
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,8 @@ def _fact_column(title: str, facts: str, key: str, text: Callable[[float], str])
 
 
 _BYTES = functools.partial(quantity, unit="B")
-_RATE = ResultColumn("{group.work.unit} a second", "rate", lambda rate: significant(rate.median, 4))
-_TIME = ResultColumn("ms a step", "seconds", lambda seconds: significant(seconds.median * 1e3))
+_RATE = ResultColumn("{group.work.unit} per second", "rate", lambda rate: significant(rate.median, 4))
+_TIME = ResultColumn("ms per step", "seconds", lambda seconds: significant(seconds.median * 1e3))
 _SPEED_UP = ResultColumn("× {baseline} (95 % interval)", "ratio", marked_ratio)
 _TO_FASTEST = ResultColumn(
     "× the fastest, {group.fastest.label} (95 % interval)",
@@ -96,7 +98,7 @@ _ROOFLINE = ResultColumn("of roofline", "roofline_fraction", lambda known: limit
 COLUMNS: Mapping[str, tuple[ResultColumn, ...]] = {
     "peak": (_RATE, _SPEED_UP, _TO_FASTEST, _TIME, _GEMM, _ROOFLINE),
     "stacked-lm": (
-        ResultColumn("wall time a batch (s)", "seconds", lambda seconds: significant(seconds.median, 4)),
+        ResultColumn("wall time per batch (s)", "seconds", lambda seconds: significant(seconds.median, 4)),
         ResultColumn(
             "elapsed (s / batches)", "total_time", lambda total: f"{significant(total[0])} / {total[1]}"
         ),
@@ -104,7 +106,7 @@ COLUMNS: Mapping[str, tuple[ResultColumn, ...]] = {
         _SPEED_UP,
     ),
     "acoustic": (
-        ResultColumn("ms a batch, mean ± sd of rounds", "seconds", _mean_and_deviation),
+        ResultColumn("ms per batch, mean ± sd of rounds", "seconds", _mean_and_deviation),
         _SPEED_UP,
         _TO_FASTEST,
         _RATE,
@@ -117,7 +119,7 @@ DETAILS = (
     ResultColumn("rounds", _rounds),
     ResultColumn("processes", "processes"),
     ResultColumn("interval from", "ratio", _units),
-    ResultColumn("ms a step, quartiles", "seconds", _quartiles),
+    ResultColumn("ms per step, quartiles", "seconds", _quartiles),
     _GEMM,
     _ROOFLINE,
     # That of the first process, whose start no other one disturbed.

@@ -145,7 +145,7 @@ def _disagreement(path: Path, settings: Mapping[str, Any]) -> str:
     changed = "; ".join(
         f"{name} was {was!r}, now {now!r}" for name, (was, now) in pairs.items() if was != now
     )
-    return f"holds rows of another run ({changed})" if changed else ""
+    return f"holds rows of another measurement ({changed})" if changed else ""
 
 
 def _key(row: Row) -> Key:

@@ -52,7 +52,7 @@ def run(
             measurement = Measurement(options, workload, record, machine, session=session, command=command)
             for variant, reason in measurement.wrong.items():
                 cli.print_line(
-                    f"{workload.name} {variant}: was wrong before and is not measured again ({reason}); "
+                    f"{workload.name} {variant} was wrong before, so it is not measured again ({reason}); "
                     "after a fix, choose another --out"
                 )
             with contextlib.closing(measurement.pool):
@@ -275,4 +275,4 @@ def _mean_lap(laps: Mapping[int, float]) -> float:
 def _describe_time(processes: int, laps: Mapping[int, float]) -> str:
     """Say how long so many processes of all variants take, with those that were measured."""
     seconds = sum(laps.values()) + _mean_lap(laps) * (processes - len(laps))
-    return f"some {seconds / 60:.0f} minutes in all"
+    return f"about {seconds / 60:.0f} minutes in all"

@@ -115,7 +115,7 @@ class BuiltVariant:
     def _engine(self) -> str:
         engine = self.steps.model.engine
         if not isinstance(engine, str):  # of somebody's own program
-            raise ValueError(f"its engine is {engine!r:.40}, and no text")
+            raise ValueError(f"its engine must be a string, not {engine!r:.40}")
         return engine
 
     def check(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class BuiltVariant:
             else:
                 facts = self.check()
         except check.WrongError as error:
-            raise check.WrongError(f"after its warm-up {error}") from None
+            raise check.WrongError(f"after its warm-up, {error}") from None
         return {**facts, "first_losses": own, "same": same}
 
 
