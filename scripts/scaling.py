@@ -1,4 +1,4 @@
-"""What several devices send in a training step, and what they would gain: computed, not measured.
+"""The bytes that several devices send in a training step, and their gain: computed, not measured.
 
     python scripts/scaling.py --faster 10                    # of devices ten times as fast as the published
     python scripts/scaling.py --config medium --ranks 16 --gigabytes 12.5 --step-milliseconds 20
@@ -64,8 +64,8 @@ def count_sent(config: Config, ranks: int, *, number: int, rows: bool, words: in
         config: The hyper-parameters, with the batch of all ranks.
         ranks: R.
         number: Bytes of one.
-        rows: Whether the embedding's gradient goes as a row for each word of the window; else as a matrix.
-        words: Of the vocabulary.
+        rows: True if the embedding's gradient goes as a row for each word of the window; else as a matrix.
+        words: Words of the vocabulary.
     """
     sizes = {name: math.prod(shape) for name, shape in parameters.shapes(config, words).items()}
     softmax = words * (config.hidden_sizes[-1] + 1)

@@ -1,4 +1,4 @@
-"""Where the time of a torch training step goes, operation by operation.
+"""The time of a torch training step, operation by operation.
 
     python -m benchmarks.studies profile torch/cudnn --config medium --out DIR
 

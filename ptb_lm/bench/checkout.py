@@ -1,4 +1,4 @@
-"""What a checkout adds to the benchmark: benchmarks/ beside the package, which a wheel does not have.
+"""The additions of a checkout to the benchmark: benchmarks/ beside the package, which a wheel does not have.
 
 It has suites, programs and other people's published figures. TOML files declare its suites and programs, so
 that listing them imports nothing.

@@ -1,4 +1,4 @@
-"""What was measured of each variant in a pass of a workload, and the ratio of any two."""
+"""The results of each variant in a pass of a workload, and the ratio of any two."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -56,14 +56,14 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Environment(msgspec.Struct):
-    """What a report reads of an environment, which may have any other keys."""
+    """The keys of an environment that a report reads; it may have any others."""
 
     cpu_quota: Quantity | None = None
     processes: PositiveCount = 1
 
 
 class _Check(msgspec.Struct):
-    """What a report reads of a check, which may have any other keys."""
+    """The keys of a check that a report reads; it may have any others."""
 
     dropout: str = ""
 

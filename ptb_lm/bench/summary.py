@@ -112,7 +112,7 @@ def _planned_rounds(own: Sequence[Row], members: Sequence[Row]) -> int:
     """Return the number of rounds that a variant was to have, or has where a later plan has no more of them.
 
     Args:
-        own: Its rows.
+        own: Rows of the variant.
         members: All rows of the group, the newest last.
     """
     # The number of processes may be planned when some variants of the session have already ended.

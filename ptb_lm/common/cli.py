@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
 
         Args:
             flag: The flag.
-            replaced: What --overwrite replaces, for people; "": the file that the flag names.
+            replaced: Words for what --overwrite replaces; "": the file that the flag names.
             makes_folder: True if the command makes the file's folder; otherwise the folder must exist.
             **given: The arguments of `add_argument` for the flag.
         """
@@ -247,7 +247,7 @@ def command(
 
     Args:
         name: The command as the user types it.
-        description: What it does, for --help.
+        description: Sentence for --help about what the command does.
         add_flags: Function that adds the flags to a parser.
     """
 

@@ -19,7 +19,7 @@ class LineError(UserError):
 
     Args:
         number: The number of the line, from 1.
-        problem: What is wrong with it.
+        problem: Words for what is wrong with the line.
     """
 
     def __init__(self, number: int, problem: str) -> None:

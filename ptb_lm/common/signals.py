@@ -105,7 +105,7 @@ def add_signal(number: int, first_times: dict[int, float]) -> bool:
 
     Args:
         number: The signal.
-        first_times: When each signal was first handled, by time.monotonic.
+        first_times: Time when each signal was first handled, by time.monotonic.
     """
     now = time.monotonic()
     is_new, first = number not in first_times, first_times.setdefault(number, now)

@@ -11,7 +11,7 @@ MARKS = {"\u2028": "U+2028", "\u2029": "U+2029", "\x85": "NEL", "\f": "form feed
 
 @dataclass(frozen=True)
 class ReadingNotes:
-    """What was noticed while a text was read. A table that is read again is noted once.
+    """Things noticed while a text was read. A table that is read again is noted once.
 
     Attributes:
         marks: The count of each of MARKS.

@@ -47,7 +47,7 @@ def line_values(
         path: The file, whose name says what it holds.
         lines: The lines of the file, without their ends.
         column: The column; None: the one that has the text.
-        notes: What gets the column, if it is chosen though its name is not usual.
+        notes: Notes that get the column, if it is chosen though its name is not usual.
 
     Raises:
         UserError: A line is not a row, or there is no such column.
@@ -108,7 +108,7 @@ def texts(path: Path, values: Iterable[tuple[int, Any]], notes: ReadingNotes) ->
     Args:
         path: The file.
         values: The result of `line_values` or `binary_values`.
-        notes: What gets the count of rows without a value, once all are read.
+        notes: Notes that get the count of rows without a value, once all are read.
 
     Raises:
         UserError: A value is not text.

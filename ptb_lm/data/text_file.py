@@ -54,11 +54,11 @@ class TextSlice:
     Attributes:
         path: The file, or the first of several.
         blocks: The lines that are read; None: all.
-        tokenizer: What finds the words.
+        tokenizer: Tokenizer that finds the words.
         column: The column of a table; None: the one that has the text.
         shards: The files that follow the first.
         span: The first word that is read, and the one after the last; None: all.
-        notes: What reading the text adds to.
+        notes: Notes to which reading the text adds.
     """
 
     path: Path
@@ -247,7 +247,7 @@ def _decode(path: Path) -> Iterator[str]:
 
 
 class _Streams(io.RawIOBase):
-    """What the compressed streams of a file hold, one after the other; zeros may lie between them.
+    """The content of a file's compressed streams, one after the other; zeros may lie between them.
 
     Python's own reader takes damage at the head of a stream for the end of the file, except in the first.
     """

@@ -50,7 +50,7 @@ class _SharedReader:
     Args:
         config: The hyper-parameters.
         weights: The trained weights; they are held until the reader is made.
-        choice: What computes.
+        choice: Choice of framework, model, device and precision.
         vocabulary: The words.
     """
 

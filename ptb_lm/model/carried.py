@@ -30,7 +30,7 @@ def gather(own: Arrays, ranks: Ranks, *, stream: str) -> Arrays:
     """Return the carried state of all ranks' rows, and their random streams, [ranks, ...] of several.
 
     Args:
-        own: What `pack` returned, and the state of this rank's random stream.
+        own: Result of `pack`, and the state of this rank's random stream.
         ranks: The processes that train together.
         stream: Name of the random stream's state.
     """

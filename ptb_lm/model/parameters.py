@@ -183,7 +183,7 @@ def check(
         weights: The arrays by canonical name.
         expected: The shape of each, as `shapes` returns them.
         dtype: The type that all of them must have; None: any.
-        finite: Whether all numbers must be finite.
+        finite: True if all numbers must be finite.
 
     Raises:
         UserError: A tensor is missing, unknown, of another shape or type, or has a number that is not finite;

@@ -142,7 +142,7 @@ def log_softmax(logits: Array) -> Array:
 
 
 class Tape(NamedTuple):
-    """What stack_backward needs of a forward pass."""
+    """The values of a forward pass that stack_backward needs."""
 
     cell: Cell
     valid_TB1: NDArray[np.bool_]  # whether a step is within its sequence's length

@@ -1,4 +1,4 @@
-"""What a training step makes of gradients, in NumPy: SGD and Adam, the oracle for all backends.
+"""The updates of a training step in NumPy: SGD and Adam, the oracle for all backends.
 
 Parameters, gradients and moments are arrays by name.
 """
@@ -46,7 +46,7 @@ def sgd_update(
 
 
 class AdamState(NamedTuple):
-    """What Adam keeps from step to step."""
+    """The state that Adam keeps from step to step."""
 
     steps: int  # that are done
     first: Mapping[str, Array]  # moving average of each gradient

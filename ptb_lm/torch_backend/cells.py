@@ -63,7 +63,7 @@ def library_parameters(module: nn.Module, end: str = "") -> dict[str, ParameterV
 
     Args:
         module: The module.
-        end: What torch's names end in.
+        end: End of torch's names.
     """
     return {
         "kernel": ParameterView(module.get_parameter(f"weight_ih{end}"), transposed=True),

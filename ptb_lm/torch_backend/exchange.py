@@ -1,4 +1,4 @@
-"""What the ranks exchange in a training step: their gradients.
+"""The exchange of gradients between ranks in a training step.
 
 Each rank moves its weights as one rank would. The softmax's gradient is ready before the backward pass
 through the layers, and is on its way meanwhile. The layers' gradients follow in one piece. The embedding's

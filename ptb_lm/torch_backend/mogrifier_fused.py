@@ -192,7 +192,7 @@ def _run_back_by_operations(
 
     Args:
         layer: The layer, after `_run_by_operations`.
-        rounds: Its rounds, likewise.
+        rounds: Rounds of the layer, likewise.
         gradients: Out: what the rounds' gradients are computed from.
         pairs: x and h before each round, each of all steps.
         steps: The LSTM's steps. Out: its gradients.

@@ -47,10 +47,10 @@ class TrainingStep:
     Attributes:
         dropout: Random stream of the masks.
         exchange: Exchange of gradients with the other ranks; None for one rank.
-        optimizer: What moves the parameters.
+        optimizer: Optimiser that moves the parameters.
         loss_scale: Scale of float16's loss; None in other precisions.
         rate: Learning rate of the next step, [], on the device.
-        execute_step: What a call runs once the rate is set: `step`, or its CUDA graphs.
+        execute_step: Function that a call runs once the rate is set: `step`, or its CUDA graphs.
 
     Args:
         network: Network to train.

@@ -66,7 +66,7 @@ class Checkpoints:
             run: Configuration of the run.
             state: Carried state after the newest step.
             progress: Progress of the run.
-            run_seconds: For how long the run has been trained, by all of its processes.
+            run_seconds: Seconds that the run has been trained, by all of its processes.
 
         Raises:
             DivergenceError: A weight is not finite; nothing was written.

@@ -1,4 +1,4 @@
-"""What a training shows: how it begins, a bar or lines of a log while it trains, and what it has reached."""
+"""The display of a training: how it begins, a bar or lines of a log, and what it has reached."""
 
 import contextlib
 import copy

@@ -143,7 +143,7 @@ class ParentRun:
 
         Args:
             run: Configuration of the new run.
-            data: Its text.
+            data: Text of the new run.
             is_named: True if --data names the text; a change is then only reported.
 
         Raises:

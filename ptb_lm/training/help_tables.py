@@ -1,4 +1,4 @@
-"""What `train --help-presets` and `--help-models` print: tables of the presets, the models and the cells."""
+"""The tables that `train --help-presets` and `--help-models` print: presets, models and cells."""
 
 import textwrap
 from collections.abc import Iterable, Sequence

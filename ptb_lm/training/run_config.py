@@ -68,7 +68,7 @@ class EarlierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def end(self) -> tuple[int, int]:
-        """Where they ended: the epochs and steps."""
+        """The end of these settings: the epochs and steps done."""
         return self.epoch, self.step
 
     def __post_init__(self) -> None:
@@ -235,7 +235,7 @@ class RunConfig:
 
     @property
     def changes(self) -> list[str]:
-        """What was changed when the run was resumed: each value, and until when it was one."""
+        """The changes made when the run was resumed: each value, and until when it was one."""
         newest, found = asdict(self.hyperparameters), dict[str, str]()
         for each in reversed(self.earlier):
             end = f"step {each.step} of epoch {each.epoch + 1}" if each.step else f"epoch {each.epoch}"

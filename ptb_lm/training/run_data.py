@@ -42,7 +42,7 @@ def locate_text(run: RunConfig, run_name: str = "the run") -> str:
 
     Args:
         run: Configuration of the run.
-        run_name: What an error calls the run, such as its folder.
+        run_name: Name of the run in an error, such as its folder.
 
     Raises:
         UserError: The run was imported, and no text is known to be its own; or the text is not there.
@@ -106,7 +106,7 @@ def load_again(
         run: Configuration of the run.
         vocabulary: Words of the run.
         moved_to: Location of the text now; None: it is where it was.
-        run_name: What an error calls the run, such as its folder.
+        run_name: Name of the run in an error, such as its folder.
 
     Raises:
         UserError: The text is not there or cannot be read, or it has other words.
@@ -192,7 +192,7 @@ def _describe_preparation(preparation: Preparation, data: Corpus, *, new_words: 
     """Return a sentence about a text.
 
     Args:
-        preparation: How it was prepared.
+        preparation: Preparation of the text.
         data: The text.
         new_words: The number of its words that were added to another run's; None: all are its own.
     """

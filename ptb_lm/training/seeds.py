@@ -195,7 +195,7 @@ class _Child:
 
     Attributes:
         seed: Seed of the run.
-        stdout: Its stdout and stderr.
+        stdout: Stdout and stderr of the process.
 
     Args:
         seed: Seed of the run.

@@ -159,7 +159,7 @@ def check_shapes(weights: Arrays, wanted: parameters.Shapes) -> None:
     """Check that a variant's tensors are the workload's.
 
     Args:
-        weights: What it exports, by name.
+        weights: Tensors that the variant exports, by name.
         wanted: The shape of each tensor.
 
     Raises:

@@ -69,7 +69,7 @@ class Question(ABC):
 
 
 class GradientError(NamedTuple):
-    """By how much a tensor's gradient is off.
+    """The error of a tensor's gradient.
 
     Attributes:
         whole: Norm of the difference from the reference's.
@@ -146,7 +146,7 @@ def gradient_errors(
         answer: Holds what `gradients` returned for the prefix.
         prefix: Prefix of names.
         found: Sketches of a variant's gradients, by name.
-        rounding: By name, the norm of the rounding error of the weights that a gradient was read off. It is
+        rounding: Norm of the rounding error of the weights that a gradient was read off, by name. It is
             subtracted whole from both errors: in no direction can it be larger.
     """
     norms = {name: float(answer[f"{prefix}.norm of {name}"]) for name in found}

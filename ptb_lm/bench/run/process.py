@@ -23,7 +23,7 @@ class WorkerError(Exception):
 
     Attributes:
         status: "unavailable", "wrong" or "failed".
-        log: What its process wrote on stderr, if it failed; "" otherwise.
+        log: Text that its process wrote on stderr, if it failed; "" otherwise.
     """
 
     def __init__(self, status: str, reason: str, log: str = "") -> None:

@@ -59,7 +59,7 @@ class LayerRun(NamedTuple):
     """A layer's run over a segment.
 
     Attributes:
-        output_TH: Its output.
+        output_TH: Output of the layer.
         state: The state after the segment.
         inputs: A matrix's name -> what it multiplies at each step, [T, M].
         products: A matrix's name -> a tensor [T, N] in the graph that has the same gradient as the matrix's
@@ -79,7 +79,7 @@ def run_lstm(
 
     Args:
         weights: The model's weights.
-        prefix: What the names of the layer's begin with.
+        prefix: Beginning of the names of the layer's weights.
         input_TI: The layer's input.
         state: (h_H, c_H) before the segment.
     """

@@ -54,7 +54,7 @@ _TEMPLATES.filters["shade"] = shade
 
 
 class FieldError(UserError):
-    """What was typed into a field cannot be used; `field` is its name."""
+    """A field holds text that cannot be used; `field` is its name."""
 
     def __init__(self, problem: str, field: str) -> None:
         super().__init__(problem)

@@ -204,7 +204,8 @@ class Kernels:
         Args:
             function: The kernel's name in kernels.cpp.
             dtype: The type that it is compiled for.
-            arguments: Its arguments but for the last, the number of threads; tensors stand for their numbers.
+            arguments: Arguments of the kernel but for the last, the number of threads; tensors stand for
+                their numbers.
         """
         # Integers are as wide as pointers here: the kernels take int64_t.
         c_arguments = [_to_c(argument) for argument in (*arguments, torch.get_num_threads())]

@@ -174,7 +174,7 @@ def find_kernel(kernels: ctypes.CDLL, function: str, type_name: str) -> Any:
     """Return a kernel of the library, which keeps its address in a variable.
 
     Args:
-        kernels: What `load_kernels` returned.
+        kernels: Result of `load_kernels`.
         function: The kernel's name in kernels.cpp.
         type_name: The name of the type that it is compiled for.
     """

@@ -81,7 +81,7 @@ def forward(
     Args:
         kernels: The kernels; the layer's type is one of those that run a recurrence.
         layer: The layer. In: the first B rows of h and c, and x. Out: the other rows, and the gates.
-        rounds: Its rounds. Out: inner, tanh and gated.
+        rounds: Rounds of the layer. Out: inner, tanh and gated.
         batch_sizes: The number of samples that have a step, for each of T.
 
     Raises:
@@ -114,7 +114,7 @@ def backward(
     Args:
         kernels: The kernels.
         layer: The layer as `forward` left it.
-        rounds: Its rounds, likewise.
+        rounds: Rounds of the layer, likewise.
         gradients: Out: the gradients within each round.
         batch_sizes: The number of samples that have a step, for each of T.
         d_output_PH: dL/doutput.
