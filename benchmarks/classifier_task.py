@@ -43,7 +43,7 @@ class ClassifierTask:
     @property
     def registry(self) -> Mapping[str, Framework]:
         """Frameworks and programs that can do it, by name."""
-        return {**sequence_classifier.CLASSIFIERS, **variants.CLASSIFIERS, **variants.ADDED}
+        return {**variants.REGISTRY, **sequence_classifier.CLASSIFIERS, **variants.ADDED}
 
     @property
     def shapes(self) -> parameters.Shapes:

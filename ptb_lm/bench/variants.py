@@ -85,17 +85,16 @@ _PROGRAMS: Mapping[str, Mapping[str, Any]] = {
 }
 _IN_CHECKOUT = checkout.read_toml("programs")
 
-_LANGUAGE_PROGRAMS = {**_PROGRAMS, **_IN_CHECKOUT.get("language_models", {})}
-_CLASSIFIER_PROGRAMS = _IN_CHECKOUT.get("classifiers", {})
+_EVERY_PROGRAM = {**_PROGRAMS, **_IN_CHECKOUT.get("programs", {})}
 
-LANGUAGE_MODELS = {**FRAMEWORKS, **{name: _framework(about) for name, about in _LANGUAGE_PROGRAMS.items()}}
-CLASSIFIERS = {name: _framework(about) for name, about in _CLASSIFIER_PROGRAMS.items()}
-ADDED: dict[str, Framework] = {}  # programs of the user's own, of either kind, that a command adds
+# A task may have rows of its own for the frameworks: a classifier's (benchmarks/classifier_task.py).
+REGISTRY = {**FRAMEWORKS, **{name: _framework(about) for name, about in _EVERY_PROGRAM.items()}}
+ADDED: dict[str, Framework] = {}  # programs of the user's own that a command adds
 # Names in titles. What is missing here, as a program of --add is, has its own name.
 TITLES = {
     "torch": "torch",
     "tensorflow": "TensorFlow",
-    **{name: about["title"] for name, about in (_LANGUAGE_PROGRAMS | _CLASSIFIER_PROGRAMS).items()},
+    **{name: about["title"] for name, about in _EVERY_PROGRAM.items()},
 }
 
 
@@ -107,9 +106,8 @@ def description(variant: str, command: str) -> str:
         command: The command that measured it, which names what was added.
     """
     framework, model = Variant(variant).program
-    for registry in (LANGUAGE_MODELS, CLASSIFIERS):
-        if framework in registry and (known := registry[framework].models.get(model)):
-            return _describe(known)
+    if framework in REGISTRY and (known := REGISTRY[framework].models.get(model)):
+        return _describe(known)
     added = re.search(rf"(?<![^\s'=]){re.escape(framework)}=([^\s']+)", command)
     return _describe(added[1]) if added else ""
 
@@ -229,7 +227,7 @@ def add(name_and_build: str) -> Variant:
     module, _, function = build.partition(":")
     if not name or {"/", "@", "#"} & set(name) or not module or not function or ":" in function:
         raise UserError(f"--add {name_and_build}: give it as NAME=MODULE:FUNCTION")
-    if name in {*LANGUAGE_MODELS, *CLASSIFIERS, *ADDED}:
+    if name in {*REGISTRY, *ADDED}:
         raise UserError(f"--add {name_and_build}: the name {name!r} is taken")
     ADDED[name] = Framework(
         build=build,

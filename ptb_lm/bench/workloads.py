@@ -109,7 +109,7 @@ class LanguageTask:
     @property
     def registry(self) -> Mapping[str, Framework]:
         """Frameworks and programs that can do it, by name."""
-        return {**variants.LANGUAGE_MODELS, **variants.ADDED}
+        return {**variants.REGISTRY, **variants.ADDED}
 
     @property
     def weight_decay(self) -> float:

@@ -190,7 +190,7 @@ def test_the_timed_execution_is_compared_with_its_own_masks(
 
 @pytest.mark.slow
 @installed("tensorflow")
-@pytest.mark.parametrize("precision", variants.LANGUAGE_MODELS["plain-tensorflow"].precisions)
+@pytest.mark.parametrize("precision", variants.REGISTRY["plain-tensorflow"].precisions)
 def test_the_plain_loop_of_keras_passes(precision: str) -> None:
     """Torch's has a file of its own, rivals/test_plain_torch.py."""
     build = builder("plain-tensorflow/keras", precision=precision)

@@ -22,7 +22,7 @@ import sys
 import numpy as np
 import torch.distributed
 atexit.register(lambda: print("joined" if torch.distributed.is_initialized() else "left"))  # after all others
-from ptb_lm.bench.variants import LANGUAGE_MODELS
+from ptb_lm.bench.variants import REGISTRY
 from ptb_lm.bench.variants import Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.model.config import Config
@@ -30,7 +30,7 @@ from support import checked_twice
 
 config = Config(num_layers=2, hidden_size=7, num_steps=4, batch_size=6, keep_prob=float(sys.argv[2]))
 task = LanguageTask(config=config, vocabulary_size=60)
-build = Variant(sys.argv[1]).builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+build = Variant(sys.argv[1]).builder(REGISTRY, device="cpu", precision="fp32", seed=1)
 built = []  # once: the ranks join but once
 def kept(*arguments):
     built.append(build(*arguments))

@@ -122,7 +122,7 @@ def test_an_added_module_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPa
     ("name", "precision"), [("torch/cudnn", "torch.float32"), ("torch/cudnn@bf16", "torch.bfloat16")]
 )
 def test_the_name_s_precision_comes_before_the_run_s(name: str, precision: str, tiny_config: Config) -> None:
-    build = Variant(name).builder(variants.LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+    build = Variant(name).builder(variants.REGISTRY, device="cpu", precision="fp32", seed=1)
     assert str(build(tiny_config, random_weights(tiny_config, 11, 1)).dtype) == precision
 
 
@@ -152,7 +152,7 @@ def test_a_variant_at_another_precision(variant: Variant, expected: Variant) -> 
 def test_a_framework_offers_its_precisions_less_a_model_s_refusals(
     name: str, precision: str, offered: bool
 ) -> None:
-    assert Variant(name).has_precision(precision, variants.LANGUAGE_MODELS) is offered
+    assert Variant(name).has_precision(precision, variants.REGISTRY) is offered
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_framework_offers_its_precisions_less_a_model_s_refusals(
 )
 def test_a_precision_that_a_program_lacks_is_refused(name: str, precision: str, noun: str) -> None:
     with pytest.raises(UserError, match=f"unknown precision {noun}"):
-        Variant(name).builder(variants.LANGUAGE_MODELS, device="cpu", precision=precision, seed=1)
+        Variant(name).builder(variants.REGISTRY, device="cpu", precision=precision, seed=1)
 
 
 def built_by(added: str, config: Config, weights: dict, monkeypatch: pytest.MonkeyPatch) -> Any:

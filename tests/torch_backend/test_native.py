@@ -573,13 +573,13 @@ class TestWithoutKernels:
     def test_a_record_says_why_there_are_none(self, tmp_path: Path) -> None:
         """This package's models record it; the plain loop, which uses no kernels, does not."""
         program = (
-            "from ptb_lm.bench.variants import LANGUAGE_MODELS\n"
+            "from ptb_lm.bench.variants import REGISTRY\n"
             "from ptb_lm.bench.variants import Variant\n"
             "from ptb_lm.model import parameters\n"
             "from ptb_lm.model.config import Config\n"
             "config = Config(hidden_size=2, batch_size=2, num_steps=2)\n"
             "for name in ('torch/cudnn', 'plain-torch/cudnn'):\n"
-            "    build = Variant(name).builder(LANGUAGE_MODELS, device='cpu', precision='fp32', seed=1)\n"
+            "    build = Variant(name).builder(REGISTRY, device='cpu', precision='fp32', seed=1)\n"
             "    facts = build(config, parameters.draw_initial(config, 5, seed=1)).environment()\n"
             "    print(facts.get('kernels'), '|', facts.get('no_kernels'))\n"
         )

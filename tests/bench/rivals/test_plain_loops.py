@@ -7,7 +7,7 @@ import pytest
 from support import checked_twice, installed, random_weights, random_windows
 
 from ptb_lm.bench.suites import SUITES
-from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
+from ptb_lm.bench.variants import REGISTRY, Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import reference, reference_updates
@@ -34,7 +34,7 @@ def build(framework: str, config: Config, precision: str = "fp32") -> tuple[Any,
     """Return a loop and its random weights."""
     weights = random_weights(config, VOCABULARY, seed=1)
     model = {"framework": framework, "model": MODELS[framework]}
-    choice = Choice.create(LANGUAGE_MODELS, **model, device="cpu", precision=precision, seed=3)
+    choice = Choice.create(REGISTRY, **model, device="cpu", precision=precision, seed=3)
     return choice.builder()(config, weights, choice), weights
 
 
@@ -117,7 +117,7 @@ def test_a_loop_refuses_the_flags_that_it_lacks(
 @installed("jax")
 def test_jax_s_loop_passes_the_gate() -> None:
     """Keras's does in test_check.py."""
-    builder = Variant("plain-jax/scan").builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+    builder = Variant("plain-jax/scan").builder(REGISTRY, device="cpu", precision="fp32", seed=1)
     found = checked_twice(TASK, builder, precision="fp32")
     assert found.errors["rows"] == found.errors["distinct_rows"] == 20
 

@@ -14,7 +14,7 @@ from support import Build, checked_twice, trace_alone
 
 from ptb_lm.bench import check
 from ptb_lm.bench.rivals.plain_torch import KEPT_MEMORY, PlainLoop
-from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
+from ptb_lm.bench.variants import REGISTRY, Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import parameters
@@ -26,12 +26,12 @@ from ptb_lm.torch_backend import cpu, runtime
 TASK = LanguageTask(
     config=Config(hidden_size=40, embedding_size=30, num_steps=20, keep_prob=0.5), vocabulary_size=500
 )
-PLAIN = LANGUAGE_MODELS["plain-torch"]
+PLAIN = REGISTRY["plain-torch"]
 ON_A_CPU = [name for name in PLAIN.precisions if name not in FRAMEWORKS["torch"].needs_cuda]
 
 
 def builder(name: str, *, device: str = "cpu") -> Build:
-    return Variant(f"plain-torch/{name}").builder(LANGUAGE_MODELS, device=device, precision="fp32", seed=1)
+    return Variant(f"plain-torch/{name}").builder(REGISTRY, device=device, precision="fp32", seed=1)
 
 
 def built(name: str, config: Config = TASK.config) -> PlainLoop:
@@ -229,11 +229,11 @@ def test_openmp_s_threads_spin_as_the_package_sets_it_in_its_own_models_alone(
 FAULTS = """
 import resource, torch
 from ptb_lm.model import parameters
-from ptb_lm.bench.variants import LANGUAGE_MODELS
+from ptb_lm.bench.variants import REGISTRY
 from ptb_lm.bench.variants import Variant
 from ptb_lm.model.presets import PRESETS
 config = PRESETS["test"]
-build = Variant("plain-torch/{}").builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+build = Variant("plain-torch/{}").builder(REGISTRY, device="cpu", precision="fp32", seed=1)
 loop = build(config, parameters.draw_initial(config, 50, seed=1))
 def use():
     torch.ones(2**23)

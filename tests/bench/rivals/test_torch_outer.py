@@ -6,7 +6,7 @@ import pytest
 import torch
 from support import Build, checked_twice, trace_alone
 
-from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
+from ptb_lm.bench.variants import REGISTRY, Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common.errors import UserError
 from ptb_lm.model import parameters
@@ -22,7 +22,7 @@ COMPILE = [pytest.mark.slow, pytest.mark.skipif(torch.__version__ < "2.13", reas
 
 def builder(name: str) -> Build:
     variant = Variant(f"outer-torch/{name}")
-    return variant.builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+    return variant.builder(REGISTRY, device="cpu", precision="fp32", seed=1)
 
 
 def built(name: str, config: Config = TASK.config) -> Any:

@@ -17,7 +17,7 @@ import pytest
 from sequence_classifier import Batch, ClassifierConfig, reference
 from small_classifiers import make_config, random_batch, random_weights, trained_by_reference
 
-from ptb_lm.bench.variants import CLASSIFIERS
+from ptb_lm.bench.variants import REGISTRY
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 
@@ -64,7 +64,7 @@ def start(terminal: Path) -> None:
 
 def build(variant: Variant, config: ClassifierConfig, **choice: Any) -> Any:
     given = {name: getattr(variant, name) for name in ("framework", "model", "execution", "device")}
-    chosen = Choice.create(CLASSIFIERS, **{**given, **choice})
+    chosen = Choice.create(REGISTRY, **{**given, **choice})
     return chosen.builder()(config, random_weights(config), chosen)
 
 

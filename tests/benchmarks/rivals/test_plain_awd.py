@@ -18,7 +18,7 @@ from benchmarks.rivals import plain_awd
 from benchmarks.rivals.plain_awd import AWDLoop
 from ptb_lm.bench import check
 from ptb_lm.bench.suites import SUITES
-from ptb_lm.bench.variants import LANGUAGE_MODELS, Variant
+from ptb_lm.bench.variants import REGISTRY, Variant
 from ptb_lm.bench.workloads import LanguageTask
 from ptb_lm.common.errors import UserError
 from ptb_lm.data import corpus
@@ -272,11 +272,9 @@ TASK = LanguageTask(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("model", LANGUAGE_MODELS["plain-awd"].models)
+@pytest.mark.parametrize("model", REGISTRY["plain-awd"].models)
 def test_the_loop_passes_with_its_dropout_in_each_precision(model: str, precision: str) -> None:
-    builder = Variant(f"plain-awd/{model}").builder(
-        LANGUAGE_MODELS, device="cpu", precision=precision, seed=1
-    )
+    builder = Variant(f"plain-awd/{model}").builder(REGISTRY, device="cpu", precision=precision, seed=1)
     if precision == "bf16" and not cpu.has_bfloat16_lstm():
         with pytest.raises(UserError, match="bfloat16"):
             checked_twice(TASK, builder, precision=precision)
@@ -286,9 +284,9 @@ def test_the_loop_passes_with_its_dropout_in_each_precision(model: str, precisio
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("precision", LANGUAGE_MODELS["plain-awd"].precisions)
+@pytest.mark.parametrize("precision", REGISTRY["plain-awd"].precisions)
 def test_the_loop_passes_on_a_gpu(precision: str) -> None:
-    builder = Variant("plain-awd/cudnn").builder(LANGUAGE_MODELS, device="cuda", precision=precision, seed=1)
+    builder = Variant("plain-awd/cudnn").builder(REGISTRY, device="cuda", precision=precision, seed=1)
     checked_twice(TASK, builder, precision=precision)
 
 
@@ -314,7 +312,7 @@ def test_a_loop_with_a_known_mistake_is_refused(
 ) -> None:
     """Among them weight drop that is silently without effect: its masks are drawn, and told."""
     monkeypatch.setattr(place, name, wrong)
-    builder = Variant("plain-awd/cudnn").builder(LANGUAGE_MODELS, device="cpu", precision="fp32", seed=1)
+    builder = Variant("plain-awd/cudnn").builder(REGISTRY, device="cpu", precision="fp32", seed=1)
     with pytest.raises(check.WrongError, match="off by"):
         checked(TASK, builder)
 

@@ -32,12 +32,12 @@ def interpreted() -> Iterator[None]:
 
 def build(config: ClassifierConfig, **choice: Any) -> Any:
     weights = random_weights(config)
-    chosen = Choice.create(variants.CLASSIFIERS, framework="pytensor", model="scan", **choice)
+    chosen = Choice.create(variants.REGISTRY, framework="pytensor", model="scan", **choice)
     return chosen.builder()(config, weights, chosen)
 
 
 # Each case is compiled, which takes seconds. Whole batches in float32 are trained on below.
-@pytest.mark.parametrize("precision", variants.CLASSIFIERS["pytensor"].precisions)
+@pytest.mark.parametrize("precision", variants.REGISTRY["pytensor"].precisions)
 def test_loss_gradients_and_scores_are_the_references(precision: str) -> None:
     """A forward step and predict agree with them."""
     config, bound = make_config(), BOUND[precision]
@@ -71,7 +71,7 @@ from small_classifiers import make_config, random_batch, random_weights
 from ptb_lm.bench import variants
 from ptb_lm.bench.variants import Variant
 config = make_config(hidden_sizes=(7,))
-build = Variant("pytensor/scan").builder(variants.CLASSIFIERS, device="cpu", precision="fp32", seed=1)
+build = Variant("pytensor/scan").builder(variants.REGISTRY, device="cpu", precision="fp32", seed=1)
 built = build(config, random_weights(config))
 losses = [built.train_step(random_batch(config, lengths=False, seed=10 + step)) for step in range(10)]
 pathlib.Path(sys.argv[1]).write_text(json.dumps([built.engine, list(map(float, losses))]))
