@@ -25,8 +25,6 @@ class Framework:
     join: str = ""  # "module:function" that joins other processes and returns their Ranks; "": cannot
     start: str = ""  # "module:function" that starts several processes on this machine; "": cannot
     trains_on_devices: bool = False  # whether one process trains on several devices
-    # Whether `build` takes the names of the choice as keywords, not the choice: other people's functions do.
-    takes_keywords: bool = False
 
     def options(self, model: str) -> dict[str, tuple[str, ...]]:
         """Return what may be chosen for a model: the values of execution, unroll and precision."""
