@@ -142,11 +142,9 @@ def _cell_workload(cell: str) -> Workload:
     """Return small with another cell, by all that compute it."""
     computed = cells.CELLS[cell].layers.items()
     names = [f"{framework}/{model}" for framework, models in computed for model in models]
-    is_lstm = cell == cells.LSTM
-    clock = LanguageTask.clock if is_lstm else LanguageTask.clock.replace("LSTM", cell)
     return Workload(
-        name="small" if is_lstm else f"small-{cell}",
-        task=_ptb_task(config=PRESETS["small"].replace(cell=cell), clock=clock),
+        name="small" if cell == cells.LSTM else f"small-{cell}",
+        task=_ptb_task(config=PRESETS["small"].replace(cell=cell)),
         variants=tuple(Variant(name, name) for name in names if not name.endswith("/persistent")),
         baseline="torch/basic",
         measured_twice="torch/basic",  # which computes every cell

@@ -97,7 +97,6 @@ class LanguageTask:
     config: Config
     vocabulary_size: int
     unit: str = "words"
-    clock: str = "a window is cut out of the text; embedding, LSTM, softmax; train: gradients, clipping, SGD"
 
     def __post_init__(self) -> None:
         if self.config.vary_num_steps:
@@ -125,6 +124,12 @@ class LanguageTask:
     def items(self) -> int:
         """Units of a step."""
         return self.config.batch_size * (self.config.num_steps if self.unit == "words" else 1)
+
+    @property
+    def clock(self) -> str:
+        """Description of the parts of a step that are timed."""
+        cell = "LSTM" if self.config.cell == LSTM else self.config.cell
+        return f"a window is cut out of the text; embedding, {cell}, softmax; train: gradients, clipping, SGD"
 
     @property
     def multiply_adds(self) -> int:

@@ -167,6 +167,15 @@ def test_rows_hold_as_many_windows_as_are_asked_for_and_repeat_by_seed() -> None
     assert task.items == 2
 
 
+def test_what_is_inside_the_clock_names_the_cell() -> None:
+    tasks = [each.task for suite in SUITES.values() for each in suite.workloads]
+    cells = {task.config.cell: task.clock for task in tasks if isinstance(task, LanguageTask)}
+    assert {"lstm", "gru", "mogrifier_lstm"} <= cells.keys()
+    for cell, clock in cells.items():
+        assert f"embedding, {'LSTM' if cell == 'lstm' else cell}, softmax" in clock
+    assert work("mogrifier", "medium-mogrifier_lstm").clock == cells["mogrifier_lstm"]
+
+
 def test_peak_is_the_other_suites_work_in_words() -> None:
     assert work("peak", "medium") == work("ptb", "medium")
     assert work("peak", "large") == work("ptb", "large")
