@@ -1,15 +1,56 @@
-"""The workloads of five suites.
+"""The workloads of six suites.
 
-rivals: small and medium, by the loops that people write in three frameworks. awd: AWD-LSTM as it was
-published, and awd-2x650: a smaller one; but all windows have one length, whoever computes them. mogrifier:
-medium with the Mogrifier and with the LSTM. coverage: a program against itself, in little time
-(studies/coverage.py).
+stacked-lm: a table that others published (published/), whose rates are of sequences. rivals: small and
+medium, by the loops that people write in three frameworks. awd: AWD-LSTM as it was published, and awd-2x650:
+a smaller one; but all windows have one length, whoever computes them. mogrifier: medium with the Mogrifier
+and with the LSTM. coverage: a program against itself, in little time (studies/coverage.py).
 """
 
-from ptb_lm.bench.language_workloads import PLAIN_TORCH, PTB_VOCABULARY
+from dataclasses import replace
+
+from ptb_lm.bench.language_workloads import PLAIN_TORCH, PTB_VOCABULARY, STACKED_TASK
 from ptb_lm.bench.variants import Variant, name_variants
 from ptb_lm.bench.workloads import LanguageTask, Workload
 from ptb_lm.model.presets import PRESETS
+
+STACKED = (
+    Workload(
+        name="3x256",
+        task=replace(STACKED_TASK, unit="sequences"),
+        variants=name_variants(
+            {
+                "tensorflow/basic/eager": "TF Eager, fine-grained cell",
+                "tensorflow/basic": "TF Graph, fine-grained cell",
+                "tensorflow/basic/graph/loop": "TF Graph while-loop, fine-grained cell",
+                "torch/basic/eager": "PyTorch, fine-grained cell",
+                "torch/basic/jit": "PyTorch JIT, fine-grained cell (a layer each)",
+                "outer-torch/basic/jit": "PyTorch JIT on outer scope, fine-grained cell",
+                "torch/basic/compile": "torch.compile, fine-grained cell (a layer each)",
+                "tensorflow/block/eager": "TF Eager, static LSTM cell",
+                "tensorflow/block": "TF Graph, static LSTM cell",
+                "tensorflow/block/graph/loop": "TF Graph while-loop, static LSTM cell",
+                "torch/block/eager": "PyTorch, static LSTM cell",
+                "torch/block/jit": "PyTorch JIT, static LSTM cell (a layer each)",
+                "outer-torch/block/jit": "PyTorch JIT on outer scope, static LSTM cell",
+                "torch/block/compile": "torch.compile, static LSTM cell (a layer each)",
+                "tensorflow/block_fused": "TF Graph, BlockLSTM",
+                "tensorflow/cudnn/eager": "TF Eager, monolithic (on a CPU: Keras's loop)",
+                "tensorflow/cudnn": "TF Graph, monolithic (on a CPU: Keras's loop)",
+                "tensorflow/cudnn/graph/loop": "TF Graph while-loop, monolithic",
+                "torch/block_fused/eager": "PyTorch, block_fused",
+                "torch/cudnn/eager": "PyTorch, monolithic (on a CPU: oneDNN)",
+                "torch/cudnn/jit": "PyTorch JIT, monolithic",
+                "torch/cudnn/compile": "torch.compile, monolithic (a layer each)",
+            }
+        ),
+        baseline="torch/basic/eager",
+        measured_twice="torch/cudnn/eager",
+        passes=("forward", "train"),
+        # Blocks of at least 5 steps, after 10 to warm up.
+        min_steps=5,
+        warm_up_steps=10,
+    ),
+)
 
 _VARIANTS = name_variants(
     {
