@@ -1,14 +1,13 @@
 """Trained runs, finished or not; and groups of those that differ in nothing but the seed.
 
-A group has the settings of its runs, and means of the figures that they reached.
+A group has the settings of its runs.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from ptb_lm.common import streams
@@ -58,6 +57,14 @@ class Run:
 
     @property
     def device(self) -> str:
+        """What it was computed on, "cpu" or "cuda"; until its end, what was asked for."""
+        environment = self.result.get("environment")
+        if environment is None:
+            return self.config.choice.device
+        return "cuda" if "cuda" in environment else "cpu"
+
+    @property
+    def machine(self) -> str:
         """The GPU, or processor and threads, and how many there were, as far as its files tell.
 
         A number that changed between sessions is given for each of them: `threads: 2, then 1`.
@@ -138,23 +145,10 @@ class RunGroup:
             values.pop(name, None)
         complete = [run for run in self.runs if run.result]
         if not complete:
-            return {**values, **UNKNOWN, "device": _device(self.runs[0])}
-        machines = " and ".join(dict.fromkeys(run.device for run in complete))
+            return {**values, **UNKNOWN, "device": self.runs[0].device}
+        machines = " and ".join(dict.fromkeys(run.machine for run in complete))
         facts = {"machine": machines, "parameters": complete[0].result["parameters"]}
-        return {**values, **facts, "device": _device(complete[0])}
-
-    def mean_of(
-        self, figure: Callable[[Run], float | None], *, depends_on_epochs: bool
-    ) -> tuple[float | None, float | None]:
-        """Return the mean of a figure and, of several, its standard deviation.
-
-        Both are None unless all have the figure and, if it depends on that, have done equally many epochs.
-        """
-        values = [value for run in self.runs if (value := figure(run)) is not None]
-        epochs = {len(run.epochs) for run in self.runs if depends_on_epochs}
-        if len(values) < len(self.runs) or len(epochs) > 1:
-            return None, None
-        return fmean(values), stdev(values) if len(values) > 1 else None
+        return {**values, **facts, "device": complete[0].device}
 
 
 def read_groups(folders: Sequence[Path], *, command: str) -> list[RunGroup]:
@@ -198,7 +192,7 @@ def _by_device(found: Sequence[Run]) -> Iterator[list[Run]]:
     """Yield the runs of each device. Runs of an unknown one go with the others if these are of one device."""
     devices: dict[str, list[Run]] = {}
     for run in found:
-        devices.setdefault(_device(run), []).append(run)
+        devices.setdefault(run.device, []).append(run)
     if len(devices.keys() - {UNKNOWN["device"]}) <= 1:
         yield [*found]
     else:
@@ -220,14 +214,6 @@ def _by_seed(found: Sequence[Run]) -> Iterator[list[Run]]:
         groups.setdefault((family, before[seed]), []).append(run)
         before[seed] += 1
     yield from groups.values()
-
-
-def _device(run: Run) -> str:
-    """Return what a run was computed on, "cpu" or "cuda"; until its end, what was asked for."""
-    environment = run.result.get("environment")
-    if environment is None:
-        return run.config.choice.device
-    return "cuda" if "cuda" in environment else "cpu"
 
 
 def _runs_in(folder: Path) -> list[Path]:

@@ -208,7 +208,15 @@ def to_html(groups: Sequence[RunGroup]) -> str:
 
 
 def _mean(group: RunGroup, figure: _Figure) -> tuple[float | None, float | None]:
-    return group.mean_of(figure.value, depends_on_epochs=figure is not _SPEED)
+    """Return the mean of a figure and, of several runs, its standard deviation.
+
+    Both are None unless all runs have the figure and, for perplexities, have done equally many epochs.
+    """
+    values = [value for run in group.runs if (value := figure.value(run)) is not None]
+    epochs = {len(run.epochs) for run in group.runs if figure is not _SPEED}
+    if len(values) < len(group.runs) or len(epochs) > 1:
+        return None, None
+    return fmean(values), stdev(values) if len(values) > 1 else None
 
 
 def _mean_text(group: RunGroup, figure: _Figure) -> str:

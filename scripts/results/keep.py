@@ -90,7 +90,7 @@ def _row(found: runs.Run) -> dict[str, Any]:
         "seconds": end.get("seconds"),
         "command_seconds": end.get("command_seconds"),
         "parameters": end.get("parameters"),
-        "machine": found.device,
+        "machine": found.machine,
         "adapted": None,
         **_provenance(environment),
         "engine": end.get("engine"),
