@@ -459,7 +459,7 @@ def test_the_deviation_of_a_loss_is_what_masks_make_it(changes: dict[str, float]
     """Masks of weights are the same for all rows: their part is as large in a mean over these."""
     task = dataclasses.replace(LANGUAGE, config=LANGUAGE.config.replace(**changes))
     question = dropout.Losses(task, 3)
-    model, (x_BT, y_BT) = mutants.right(task.config, question.weights()), task.window(seed=3)
+    model, (x_BT, y_BT) = mutants.right(task.config, question.weights), task.window(seed=3)
     state, losses = model.zero_state(task.batch_size), []
     for _ in range(100):
         _, loss = model.train_step(x_BT, y_BT, state, learning_rate=0.0)

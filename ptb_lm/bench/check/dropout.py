@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -159,18 +160,19 @@ class Losses(expected.Question):
     def multiply_adds(self) -> float:
         return float(self.task.multiply_adds * self.windows)  # of all forward passes
 
+    @cached_property
     def weights(self) -> problem.Weights:
-        """Return the weights."""
+        """The weights."""
         return problem.language_weights(self.task, seed=self.seed)
 
     @override
     def arrays(self) -> Iterable[NDArray[Any]]:
-        return (*self.weights().values(), *self.task.window(seed=self.seed))
+        return (*self.weights.values(), *self.task.window(seed=self.seed))
 
     @override
     def answer(self) -> expected.Answer:
         """Compute the mean of the losses, and the standard deviation that chance gives one of them."""
-        config, weights, rng = self.task.config, self.weights(), np.random.default_rng(self.seed)
+        config, weights, rng = self.task.config, self.weights, np.random.default_rng(self.seed)
         x_BT, y_BT = self.task.window(seed=self.seed)
         specs, batch, losses = _specs(self.task), len(x_BT), []
         for _ in range(self.windows):
@@ -221,7 +223,7 @@ def check_losses(task: LanguageTask, model: Backend, errors: Errors, *, seed: in
     """
     question = Losses(task, seed)
     answer = expected.answer(question)
-    model.load_weights(question.weights())
+    model.load_weights(question.weights)
     x_BT, y_BT = task.window(seed=seed)
     losses, seconds = [], []
     for _ in range(WINDOWS):
