@@ -15,7 +15,7 @@ from results import keep, store
 from results.run_tables import CellWriter, first, short_commit, show
 
 BOUND = 78.3
-CORES, UNITS = 2, (2, 650)  # of the lists of a CPU: at most, and layers × units
+CORES, UNITS = 2, (650, 650)  # of the lists of a CPU: at most, and the units of each layer
 # Table of records -> the marks of its runs, and the seconds that count.
 TABLES = {
     "records": ("cuda", None, "seconds"),
@@ -100,9 +100,9 @@ def _problems_on_a_cpu(run: Run) -> Iterator[str]:
     cores, sizes = run.result["environment"]["cores"], run.config.hyperparameters
     if cores > CORES:
         yield f"it had {cores} cores, but the list is for {CORES}: use taskset -c 0,1"
-    if (sizes.num_layers, sizes.hidden_size) != UNITS:
-        has = f"{sizes.num_layers} × {sizes.hidden_size}"
-        yield f"its model has {has} units, but the list of a CPU is for {UNITS[0]} × {UNITS[1]}"
+    if sizes.hidden_sizes != UNITS:
+        has, needed = (" + ".join(map(str, units)) for units in (sizes.hidden_sizes, UNITS))
+        yield f"its layers have {has} units, but the list of a CPU is for {needed}"
     if sizes.cell != "lstm":
         yield f"its cell is {sizes.cell}, but the list of a CPU is for LSTMs"
 

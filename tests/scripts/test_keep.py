@@ -179,7 +179,7 @@ def test_a_record_keeps_the_rules_of_its_list(
     config = RunDirectory(copy).read_config()
     monkeypatch.setattr(trained, "PENN_TREEBANK_SHA256", config.source.sha256)
     sizes = config.hyperparameters
-    monkeypatch.setattr(records, "UNITS", (sizes.num_layers, sizes.hidden_size))
+    monkeypatch.setattr(records, "UNITS", sizes.hidden_sizes)
     runs.change(copy / "result.json", as_a_record)
     runs.change(copy / "result.json", CHANGES[what])
     if what:
@@ -197,6 +197,21 @@ def test_a_record_keeps_the_rules_of_its_list(
     assert len(records.table(shown, "records").splitlines()) == 2
     with pytest.raises(UserError, match="faster"):
         records.add(results, copy, "my|run", "slower")
+
+
+def test_a_record_of_a_cpu_has_all_units_of_its_list(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = shutil.copytree(run, tmp_path / "mine")
+    config = RunDirectory(copy).read_config()
+    monkeypatch.setattr(trained, "PENN_TREEBANK_SHA256", config.source.sha256)
+    units = config.hyperparameters.hidden_size
+    monkeypatch.setattr(records, "UNITS", (units, units))
+    sizes = {"num_layers": 2, "hidden_size": units, "layer_sizes": [1, units]}
+    runs.change(copy / "config.json", lambda config: config["hyperparameters"].update(sizes))
+    runs.change(copy / "result.json", as_a_record)
+    with pytest.raises(UserError, match=rf"1 \+ {units} units"):
+        records.add(tmp_path / "results", copy, "mine", "faster")
 
 
 def test_seeds_share_a_row_with_their_mean_and_their_ends(
