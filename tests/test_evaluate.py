@@ -21,7 +21,7 @@ from ptb_lm.model import backend, reference
 from ptb_lm.model.backend import Backend
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
-from ptb_lm.model.rules import BFLOAT16, Machine
+from ptb_lm.model.rules import BFLOAT16, MachineFacts
 from ptb_lm.torch_backend import runtime
 from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.training import evaluation, tensors
@@ -246,7 +246,7 @@ def test_a_precision_that_is_slow_here_is_not_taken_and_the_first_line_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As where a run of a GPU is scored on a CPU."""
-    machine = Machine(device="cpu", name="a CPU here", features=frozenset(features))
+    machine = MachineFacts(device="cpu", name="a CPU here", features=frozenset(features))
     monkeypatch.setattr(runtime, "examine", lambda device: machine)
     copy = trained_in(trained, run, tmp_path / "run")
     assert runs.run_command(evaluate, copy) == 0
@@ -287,7 +287,7 @@ def test_a_run_in_tf32_asks_whether_it_is_on_a_gpu(
 ) -> None:
     """On a CPU that says that it is one, tf32 is chosen, and the model refuses it."""
     copy = trained_in("tf32", run, tmp_path / "run")
-    monkeypatch.setattr(runtime, "examine", lambda device: Machine(device="cuda", name="a GPU"))
+    monkeypatch.setattr(runtime, "examine", lambda device: MachineFacts(device="cuda", name="a GPU"))
     problem = runs.refusal(capsys, evaluate, copy, "--device", "cpu")
     assert re.match("--precision tf32 .* CUDA", problem)
 

@@ -1094,7 +1094,7 @@ def test_a_run_takes_the_fastest_says_so_and_keeps_it(
 ) -> None:
     """On another machine, too."""
     run, features = tmp_path / "new", {rules.KERNELS, rules.BFLOAT16}
-    machine = rules.Machine(device="cpu", name="a CPU here", features=frozenset(features))
+    machine = rules.MachineFacts(device="cpu", name="a CPU here", features=frozenset(features))
     monkeypatch.setattr(runtime, "examine", lambda device: machine)
     runs.train_run(data, run, "--hidden-size", "200", "--num-layers", "1", "--epochs", "1")
     assert choice_of(run) == ("block_fused", "bf16")

@@ -14,7 +14,7 @@ from ptb_lm.model.choice import CHOICE_NAMES, Choice
 from ptb_lm.model.config import Config
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
-from ptb_lm.model.rules import BFLOAT16, FEATURES, MEASURED_CORES, RULES, SAFE_PRECISION, Machine, Rule
+from ptb_lm.model.rules import BFLOAT16, FEATURES, MEASURED_CORES, RULES, SAFE_PRECISION, MachineFacts, Rule
 
 AUTO_CHOICES = ("model", "precision")  # the choices that this module makes
 SAFE_MODELS = ("cudnn", "block_fused", "block", "basic")  # the framework's own layer first
@@ -130,14 +130,14 @@ def is_slow(precision: str, choice: Choice) -> bool:
     return machine.device == "cpu" if precision == "fp16" else BFLOAT16 not in machine.features
 
 
-def _examine(choice: Choice, ranks: Ranks) -> Machine:
+def _examine(choice: Choice, ranks: Ranks) -> MachineFacts:
     """Return the machine, with the features that those of all processes have; without a device if unknown.
 
     Its name says so where another process lacks one that this has.
     """
     if not choice.framework_row.examine:
-        return Machine(device="", name=choice.framework)
-    machine: Machine = choice.import_function(choice.framework_row.examine)(choice.device)
+        return MachineFacts(device="", name=choice.framework)
+    machine: MachineFacts = choice.import_function(choice.framework_row.examine)(choice.device)
     lacking = ranks.max_over_ranks([int(feature not in machine.features) for feature in FEATURES])
     common = machine.features - {feature for feature, lacks in zip(FEATURES, lacking, strict=True) if lacks}
     if common == machine.features:
@@ -148,7 +148,7 @@ def _examine(choice: Choice, ranks: Ranks) -> Machine:
 def _explain(
     choice: Choice,
     config: Config,
-    machine: Machine,
+    machine: MachineFacts,
     rule: Rule,
     fixed: Collection[str],
     processes: int,
@@ -187,7 +187,7 @@ def _explain(
     return f"{measured}; {flags} {classic}"
 
 
-def _explain_safe(choice: Choice, config: Config, machine: Machine, fixed: Collection[str]) -> str:
+def _explain_safe(choice: Choice, config: Config, machine: MachineFacts, fixed: Collection[str]) -> str:
     """Return the sentence about a safe choice: why it is one, and what the user can try."""
     what, kind = _describe(choice, fixed)
     is_usual = choice.execution == choice.framework_row.executions[0]

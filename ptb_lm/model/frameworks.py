@@ -21,7 +21,7 @@ class Framework:
     gpu_refusals: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (model, execution) -> why
     # Model -> the one precision that it is for on a GPU.
     gpu_precisions: Mapping[str, str] = field(default_factory=dict)
-    examine: str = ""  # "module:function" of a device's name: its Machine (rules.py); "": nobody can tell
+    examine: str = ""  # "module:function": a device's name -> its MachineFacts (rules.py); "": unknown
     join: str = ""  # "module:function" that joins other processes and returns their Ranks; "": cannot
     start: str = ""  # "module:function" that starts several processes on this machine; "": cannot
     trains_on_devices: bool = False  # whether one process trains on several devices

@@ -23,8 +23,8 @@ MEASURED_CORES = 2  # of the processors on which the rules for CPUs were measure
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
-    """The device of a model, as rules see it.
+class MachineFacts:
+    """The facts of a model's device that rules ask for.
 
     Attributes:
         device: "cpu" or "cuda"; "" if the framework cannot tell.
@@ -81,7 +81,7 @@ class Rule:
     faster_precision: str = ""
 
     def applies(
-        self, choice: Choice, config: Config, machine: Machine, *, fixed: Collection[str], processes: int
+        self, choice: Choice, config: Config, machine: MachineFacts, *, fixed: Collection[str], processes: int
     ) -> bool:
         """Return whether the rule is about this model on this machine.
 

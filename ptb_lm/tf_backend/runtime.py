@@ -13,7 +13,7 @@ from ptb_lm.common import cli, host, nvidia
 from ptb_lm.common.errors import OutOfMemoryError, UserError
 from ptb_lm.model.cells import LSTM
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.rules import Machine
+from ptb_lm.model.rules import MachineFacts
 
 TRACED = ("TrainingStep", "Network.")  # what the name of each of our traced functions has
 
@@ -114,7 +114,7 @@ def choose_device(choice: Choice) -> Device:
     return Device(gpu)
 
 
-def examine(device: str) -> Machine:
+def examine(device: str) -> MachineFacts:
     """Return what the choice of a model and a precision depends on.
 
     Args:
@@ -122,9 +122,9 @@ def examine(device: str) -> Machine:
     """
     gpus = [] if device == "cpu" else tf.config.list_physical_devices("GPU")
     if not gpus:
-        return Machine(device="cpu", name="a CPU", cores=len(host.cores()))
+        return MachineFacts(device="cpu", name="a CPU", cores=len(host.cores()))
     details = tf.config.experimental.get_device_details(gpus[0])
-    return Machine(device="cuda", name=f"the GPU {details.get('device_name', gpus[0].name)}")
+    return MachineFacts(device="cuda", name=f"the GPU {details.get('device_name', gpus[0].name)}")
 
 
 @contextlib.contextmanager

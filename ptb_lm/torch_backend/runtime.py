@@ -267,7 +267,7 @@ def _run_profiled_steps(scripted: Layer, layer: Layer, batch_size: int, steps: i
         scripted(x_TBI, state)
 
 
-def examine(device: str) -> rules.Machine:
+def examine(device: str) -> rules.MachineFacts:
     """Return what the choice of a model and a precision depends on. On a CPU this compiles the kernels.
 
     Args:
@@ -278,7 +278,7 @@ def examine(device: str) -> rules.Machine:
             rules.BFLOAT16: torch.cuda.get_device_capability() >= (8, 0),
             rules.HOPPER: torch.cuda.get_device_capability() == (9, 0),
         }
-        return rules.Machine(
+        return rules.MachineFacts(
             device="cuda",
             name=f"the GPU {torch.cuda.get_device_name()}",
             features=frozenset(feature for feature, there in features.items() if there),
@@ -286,7 +286,7 @@ def examine(device: str) -> rules.Machine:
     products = cpu.bfloat16_products() if cpu.is_bfloat16_fast() else ""
     has_kernels = torch.float32 in cpu.recurrence_types()
     features = {rules.BFLOAT16: bool(products), rules.KERNELS: has_kernels}
-    return rules.Machine(
+    return rules.MachineFacts(
         device="cpu",
         name=f"a CPU with{'' if products else 'out'} {products or 'fast products in bfloat16'}"
         f"{'' if has_kernels else ', without compiled kernels'}",

@@ -63,7 +63,7 @@ class Environment(msgspec.Struct):
     device: str | None = None
 
 
-class Result(msgspec.Struct):
+class RunResult(msgspec.Struct):
     """The content of result.json."""
 
     test_perplexity: Positive  # of the best epoch's weights
@@ -153,7 +153,7 @@ def check_result(values: Any) -> JsonObject:
     Raises:
         UserError, ValueError: It is not a run's result; says why.
     """
-    Config.from_json(json_fields.convert(values, Result).hyperparameters)
+    Config.from_json(json_fields.convert(values, RunResult).hyperparameters)
     sessions = [values["environment"], *values["earlier_environments"]]
     environment, *earlier = map(json_fields.without_nulls, sessions)
     return {

@@ -11,7 +11,7 @@ from sequence_classifier import CLASSIFIERS
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import CHOICE_NAMES, MAX_SEED, Choice
 from ptb_lm.model.frameworks import FRAMEWORKS
-from ptb_lm.model.rules import Machine
+from ptb_lm.model.rules import MachineFacts
 
 
 @pytest.mark.parametrize(("framework", "execution"), [("torch", "auto"), ("tensorflow", "graph")])
@@ -27,9 +27,9 @@ def test_the_defaults_are_the_framework_s_own(framework: str, execution: str) ->
     )
 
 
-def examine(device: str) -> Machine:
+def examine(device: str) -> MachineFacts:
     """Return a machine that has a GPU, as it is seen by a run on this device."""
-    return Machine(device="cpu" if device == "cpu" else "cuda", name=device)
+    return MachineFacts(device="cpu" if device == "cpu" else "cuda", name=device)
 
 
 @pytest.mark.parametrize(("device", "has_it"), [("cpu", False), ("cuda", True), ("auto", True)])

@@ -28,15 +28,15 @@ from ptb_lm.model.fastest import AUTO_CHOICES
 from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.presets import PRESETS, SMALL
 from ptb_lm.model.ranks import Ranks
-from ptb_lm.model.rules import BFLOAT16, FEATURES, HOPPER, KERNELS, MEASURED_CORES, RULES, Machine, Rule
+from ptb_lm.model.rules import BFLOAT16, FEATURES, HOPPER, KERNELS, MEASURED_CORES, RULES, MachineFacts, Rule
 
 CPU = {KERNELS}
 NATIVE = {KERNELS, BFLOAT16}
 GPU = "another GPU"  # than a Hopper
-_machines: dict[str, Machine] = {}
+_machines: dict[str, MachineFacts] = {}
 
 
-def examine(device: str) -> Machine:
+def examine(device: str) -> MachineFacts:
     """Return the machine that a test has put here: what the table of frameworks names below."""
     return _machines["this"]
 
@@ -57,7 +57,9 @@ def choose(
 ) -> fastest.Decision:
     """Choose for a machine with these features, with HOPPER or GPU one that has a GPU."""
     device = "cuda" if features & {HOPPER, GPU} else "cpu"
-    _machines["this"] = Machine(device=device, name=f"a {device}", features=frozenset(features), cores=cores)
+    _machines["this"] = MachineFacts(
+        device=device, name=f"a {device}", features=frozenset(features), cores=cores
+    )
     choice = dataclasses.replace(fastest.choose_safe(flag_values, cell=config.cell), registry=REGISTRY)
     return fastest.choose(choice, config, fixed=flag_values, ranks=ranks or Ranks(1))
 

@@ -25,7 +25,7 @@ from ptb_lm.common.errors import LostRankError, UserError
 from ptb_lm.common.signals import StopRequest
 from ptb_lm.model.choice import MAX_SEED, Choice
 from ptb_lm.model.ranks import Ranks
-from ptb_lm.model.rules import Machine
+from ptb_lm.model.rules import MachineFacts
 from ptb_lm.torch_backend import runtime
 from ptb_lm.training import run_flags, run_folders, seed_runs, seeds, trainer
 from ptb_lm.training.run_config import RunConfig
@@ -622,7 +622,7 @@ def test_where_others_train_this_process_looks_at_no_device(
 ) -> None:
     """It would hold memory of a GPU to its end, and does not know what several processes choose."""
 
-    def examine(device: str) -> Machine:
+    def examine(device: str) -> MachineFacts:
         raise AssertionError(device)
 
     started: list[str] = []
