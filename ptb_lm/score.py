@@ -13,12 +13,12 @@ from ptb_lm.inference import loading
 from ptb_lm.training import run_flags
 
 PROG = cli.command_name("score")
-# How the sentences were read, with --carry-state or without.
+# How the sentences were scored, with --carry-state or without.
 HOW_READ = {
-    False: f"each sentence was read by itself; {cli.command_name('evaluate')} --text FILE reads them as one "
-    "text, and so does --carry-state",
-    True: f"the sentences were read as one text, as {cli.command_name('evaluate')} --text FILE reads them; "
-    "without --carry-state each is read by itself",
+    False: f"each sentence was scored independently; {cli.command_name('evaluate')} --text FILE scores them "
+    "as one text, and so does --carry-state",
+    True: f"the sentences were scored as one text, as by {cli.command_name('evaluate')} --text FILE; without "
+    "--carry-state each is scored independently",
 }
 
 

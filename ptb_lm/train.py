@@ -125,7 +125,7 @@ def _add_data(group: argparse._ArgumentGroup) -> None:
         metavar="NAME",
         help="whitespace (default), words (NLTK, as in Penn Treebank) or characters",
     )
-    group.add_argument("--lowercase", action="store_true", default=None, help="put words into lower case")
+    group.add_argument("--lowercase", action="store_true", default=None, help="change words to lower case")
     group.add_argument(
         "--numbers", action="store_true", default=None, help="replace each number by N, as in Penn Treebank"
     )
@@ -242,7 +242,7 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
         group,
         "--unroll",
         frameworks.UNROLLS,
-        "static (default): a graph of all time steps; loop: of one, repeated",
+        "static (default): a graph of all time steps; loop: a graph of one, repeated",
     )
     _add_choice(group, "--device", frameworks.DEVICES, "auto (default: a GPU if there is one), cpu or cuda")
     _add_choice(

@@ -1,6 +1,7 @@
 """The machine and the process: busy cores, freed memory, the record of both."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -84,7 +85,7 @@ def test_nothing_is_held_back_from_a_closed_stderr(monkeypatch: pytest.MonkeyPat
         (1.1, None, 6, None),
         (0.9, None, 8, "OMP_NUM_THREADS=7"),
         (20.0, None, 8, "OMP_NUM_THREADS=1"),
-        (0.3, 2.5, 8, "2.5 of 8 cores: OMP_NUM_THREADS=2"),
+        (0.3, 2.5, 8, "2.5 of 8 cores: .*OMP_NUM_THREADS=2"),
         (0.3, 0.5, 2, "OMP_NUM_THREADS=1"),
         (0.3, 2.5, 2, None),
         (0.3, 12.0, 8, None),
@@ -99,7 +100,7 @@ def test_the_hint_names_the_threads_that_have_a_core_each(
     monkeypatch.setattr(host, "cpu_quota", lambda: quota)
     monkeypatch.setattr(host.Load, "busy_cores", lambda self: taken)
     hint = host.Load().hint(threads)
-    assert (hint is None) if expected is None else expected in (hint or "")
+    assert (hint is None) if expected is None else re.search(expected, hint or "")
 
 
 @pytest.mark.parametrize(

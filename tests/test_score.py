@@ -160,7 +160,7 @@ def test_how_many_words_were_unknown_is_told(
         assert first.startswith(f"{score.PROG}: perplexity {scores.perplexity:.4f} (4 sentences, 14 words ")
         assert re.search(", 1 of .* <unk>.$", first)
         assert re.search(f" without .* {scores.perplexity_without_unknown:.4f}$", without)
-        assert ("by itself" if not carry_state else "as one text") in read.partition(";")[0]
+        assert ("independently" if not carry_state else "as one text") in read.partition(";")[0]
         assert other in read
         assert computed.endswith(" by torch cudnn in fp32"), "in which the weights are kept"
     text.write_text("a\n")

@@ -69,7 +69,7 @@ _PROGRAMS: Mapping[str, Mapping[str, Any]] = {
         },
         "executions": ("jit", "compile"),
         "needs": "torch",
-        "refusals": (("cudnn", "jit", "TorchScript leaves torch.nn.LSTM as it is"),),
+        "refusals": (("cudnn", "jit", "TorchScript does not compile torch.nn.LSTM"),),
     },
     **{
         f"torch-{count}-processes": {

@@ -201,7 +201,7 @@ def lock(folder: Path, *, wait: bool = False) -> Iterator[Callable[[], bool]]:
             if error.errno not in NO_LOCKS:
                 raise
             problem = f"{folder} cannot be locked ({error.strerror})"
-            streams.print_to_stderr(f"{problem}: see to it that no other process writes there")
+            streams.print_to_stderr(f"{problem}: make sure that no other process writes there")
         yield lambda: _is_at(folder, descriptor)
     finally:
         os.close(descriptor)  # and with it the lock

@@ -164,8 +164,8 @@ class Load:
         else:
             return None
         return (
-            f"{why}: OMP_NUM_THREADS={fewer}, set at a start or --resume, is often several times faster than "
-            f"{threads} threads that wait for them"
+            f"{why}: training with OMP_NUM_THREADS={fewer} is often several times faster than with {threads} "
+            "threads, which wait for a core; set it before a start or a --resume"
         )
 
 

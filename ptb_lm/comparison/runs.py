@@ -106,7 +106,7 @@ def read_run(folder: Path) -> Run:
     files = run_folders.find(folder)
     config = files.read_config()
     if config.imported:
-        raise NoEpochError(f"{folder} was imported and has no epochs (evaluate tells its perplexity)")
+        raise NoEpochError(f"{folder} was imported and has no epochs (evaluate reports its perplexity)")
     epochs = files.read_metrics()
     result = files.read_end(len(epochs))
     return Run(folder=folder, config=config.as_trained(result, len(epochs)), epochs=epochs, result=result)

@@ -23,15 +23,15 @@ from ptb_lm.pages.document import NOTHING, CaptionedTable, Document, Section
 from ptb_lm.training.evaluation import format_perplexity
 
 HOW_TO_READ = (
-    "The best epoch is chosen by validation alone. A run that is still to end, also one that has done "
-    "more epochs since its end, has no test perplexity. A row of several seeds has their mean ± standard "
-    "deviation: of perplexities once all have done equally many epochs."
+    "The best epoch is chosen by validation alone. An unfinished run has no test perplexity; a finished run "
+    "that was resumed for more epochs is unfinished again. A row of several seeds has their mean ± standard "
+    "deviation; it has perplexities only if all seeds have done the same number of epochs."
 )
 OTHER_TEXTS = (
     "These runs have different texts, or prepared them differently: their perplexities cannot be compared."
 )
 WIDTH = 80  # of a terminal
-LAST_EPOCH = "The last epoch, where it is not the best"
+LAST_EPOCH = "The last epoch, if it is not the best one"
 DIFFERENCES = "What differs"
 SHARED_CAPTION = "What is the same in all of them"
 

@@ -58,8 +58,8 @@ def find(path: Path, preparation: Preparation | None, column: str | None = None)
         name, paths = _files(path)
         if preparation and name.startswith(PREPARED_PREFIX):
             raise UserError(
-                f"{paths['train'][0]} is prepared text; what is for raw text cannot be used on it: neither "
-                "its flags, nor the preparation of a run that had raw text"
+                f"{paths['train'][0]} is prepared text; the flags for raw text cannot be used on it, nor "
+                "can the preparation of a run that was trained on raw text"
             )
     elif path.exists() or text_file.URL.fullmatch(str(path)):
         text_file.check_file(path)
@@ -128,8 +128,8 @@ def _files(folder: Path) -> tuple[str, _Files]:
     if absent := [split for split in SPLITS if split not in found]:
         names = ", ".join(name.format(split) for split in absent)
         raise UserError(
-            f"the folder {folder} has files of different names, which may be of different texts: beside "
-            f"{next(iter(found.values()))[0].name} it lacks {names}"
+            f"the folder {folder} has {next(iter(found.values()))[0].name}, but not {names}; files "
+            "with other kinds of names may belong to another text, and are not used with it"
         )
     for paths in found.values():
         for path in paths:
@@ -137,7 +137,7 @@ def _files(folder: Path) -> tuple[str, _Files]:
         total = re.search(r"-\d+-of-(\d+)(?:[-.]|$)", paths[0].name)
         if total and int(total[1]) != len(paths):
             raise UserError(
-                f"the folder {folder} has {len(paths)} of the {int(total[1])} files {paths[0].name} …"
+                f"the folder {folder} has only {len(paths)} of the {int(total[1])} files {paths[0].name} …"
             )
     return name, found
 

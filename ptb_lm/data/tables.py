@@ -279,7 +279,7 @@ def _choose(is_text: Mapping[str, bool | None], column: str | None, path: Path, 
     if column is None and not texts:
         has_strings = any(text is not None for text in is_text.values())
         advice = (
-            "--text-column takes one all the same" if has_strings else "text is strings, none of them nested"
+            "--text-column NAME reads one anyway" if has_strings else "a text column must hold plain strings"
         )
         raise UserError(
             f"{path} has the columns {', '.join(is_text)}, and none of them has text{where}; {advice}"

@@ -106,7 +106,7 @@ def encode_lines(
             check_text(line, name="a sentence")
             sentence = _with_newlines(line).removesuffix("\n")
             if "\n" in sentence:
-                raise UserError("a line's end ends a sentence: give each as a string of its own")
+                raise UserError("a newline ends a sentence; give each sentence as its own string")
             words = encode(f"{sentence}\n", vocabulary, begins=begins or number > 1, tokenizer=tokenizer)
         except UserError as error:
             raise LineError(number, str(error)) from None
@@ -127,5 +127,7 @@ def split_sentences(text: object) -> Iterable[str]:
     if isinstance(text, str):
         return _with_newlines(text).removesuffix("\n").split("\n")
     if isinstance(text, bytes) or not isinstance(text, Iterable):  # bytes would give numbers
-        raise UserError(f"the text must be a string or several, one a sentence, not {type(text).__name__}")
+        raise UserError(
+            f"the text must be a string, or several with a sentence each, not {type(text).__name__}"
+        )
     return text

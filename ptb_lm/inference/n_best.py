@@ -112,7 +112,7 @@ def _read_lists(lines: Iterable[str]) -> Iterator[tuple[str, str, float]]:
     for number, line in enumerate(lines, 1):
         name, text, score = _parse(line, number)
         if name in seen and name != last:  # there would be two best hypotheses of it
-            raise LineError(number, f"the lines of list {name!r} do not follow each other")
+            raise LineError(number, f"the lines of list {name!r} are not next to each other")
         seen.add(name)
         last = name
         yield name, text, score

@@ -150,7 +150,7 @@ def check_projector(folder: Path, *, overwrite: bool) -> None:
         for name in (CONFIG, VECTORS, METADATA):
             if (folder / name).exists():
                 raise UserError(
-                    f"{folder / name} exists already, and is not from this command; choose another folder"
+                    f"{folder / name} exists, and this command did not write it; choose another folder"
                 )
     if problem := output_problem(config, overwrite=overwrite):
         raise UserError(problem)

@@ -117,7 +117,7 @@ def _text_perplexity(
     notes = [
         text.note,
         *[f"without the unknown words the perplexity is {without}"] * bool(is_unknown.any()),
-        f"{cli.command_name('score')} RUN FILE reads each line by itself instead",
+        f"{cli.command_name('score')} RUN FILE scores each line independently",
     ]
     return perplexity(math.fsum(log_p_N), len(log_p_N)), notes
 
@@ -152,7 +152,7 @@ def choose(arguments: argparse.Namespace, run: RunConfig) -> fastest.Decision:
             is_slow = fastest.is_slow(trained_in, chosen)
             if not is_slow:
                 return fastest.Decision(choice=chosen)
-    why = f"is slow here; --precision {trained_in} takes it" if is_slow else "cannot be had here"
+    why = f"is slow here; --precision {trained_in} uses it" if is_slow else "is not supported here"
     return fastest.Decision(
         choice=choose_by(precision=SAFE_PRECISION),
         reason=f"scored in {SAFE_PRECISION}: {trained_in}, in which the run was trained, {why}",

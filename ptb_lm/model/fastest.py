@@ -142,7 +142,7 @@ def _examine(choice: Choice, ranks: Ranks) -> MachineFacts:
     common = machine.features - {feature for feature, lacks in zip(FEATURES, lacking, strict=True) if lacks}
     if common == machine.features:
         return machine
-    return replace(machine, name=f"unlike devices, one of them {machine.name}", features=common)
+    return replace(machine, name=f"different devices, one of them {machine.name}", features=common)
 
 
 def _explain(
@@ -196,7 +196,7 @@ def _explain_safe(choice: Choice, config: Config, machine: MachineFacts, fixed: 
     how = f"{choice.framework} {config.cell} of {units}, on {machine.name}"
     advice = ADVICE.get((choice.framework, machine.device)) if "precision" not in fixed else None
     advice = f"; {advice.format(bench=command_name('bench'))}" if advice else ""
-    return f"{what}: the usual {kind}, because nothing was measured for such a run ({how}){advice}"
+    return f"{what}: the usual {kind}, because no measurement covers such a run ({how}){advice}"
 
 
 def _describe(choice: Choice, fixed: Collection[str]) -> tuple[str, str]:

@@ -83,7 +83,7 @@ def letters_of_any_font(kind: str) -> Iterator[None]:
     others = [each for each in caught if not re.match(_LACKING, str(each.message))]
     if kind == "png" and len(others) < len(caught):
         streams.print_to_stderr(
-            "warning: matplotlib's fonts lack some letters, which are boxes in the .png; an .svg shows them"
+            "warning: matplotlib's fonts lack some letters, so the .png has boxes; an .svg shows them"
         )
     for each in others:
         warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)

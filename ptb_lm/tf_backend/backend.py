@@ -120,7 +120,7 @@ class TensorFlowBackend(Backend):
         choice, lengths_vary = self.choice, self.config.vary_num_steps
         if choice.execution == "xla":
             what = "windows of each length, which takes long" if lengths_vary else "the first window"
-            return [f"--execution xla compiles {what}; meanwhile the run hears no signal"]
+            return [f"--execution xla compiles {what}; until then the run does not react to signals"]
         unrolls = (choice.execution, choice.unroll) == ("graph", "static")
         if lengths_vary and unrolls and issubclass(self._layer, SteppedLayer):
             return [

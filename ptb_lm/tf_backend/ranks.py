@@ -79,7 +79,7 @@ def check_reduce_precision(name: str) -> None:
         UserError: They are to be.
     """
     if name == "bf16":
-        raise UserError("--reduce-precision bf16: TensorFlow sends gradients as they are")
+        raise UserError("--reduce-precision bf16: TensorFlow does not round the gradients that it sends")
 
 
 class TensorFlowRanks(Ranks):

@@ -57,7 +57,7 @@ def announce(
         load: Load of the machine since the command started.
     """
     tokens = ", ".join(f"{split} {len(ids):,}" for split, ids in data.splits.items())
-    cli.try_print_line(f"data {run.data}: {tokens} tokens, {len(data.vocabulary):,} words")
+    cli.try_print_line(f"data {run.data}: {tokens} tokens, vocabulary {len(data.vocabulary):,} words")
     for line in run_data.report(run, data):
         cli.try_print_line(line)
     shapes = parameters.shapes(run.hyperparameters, len(data.vocabulary)).values()

@@ -163,7 +163,7 @@ class ParentRun:
             "trained on it, so lines that are held out now may be among those that it learned"
         )
         if not is_named:
-            raise UserError(f"{changed}; --data {shlex.quote(run.data)} takes it all the same")
+            raise UserError(f"{changed}; --data {shlex.quote(run.data)} uses it anyway")
         cli.try_print_line(changed)
 
     def _preparation(self, flag_values: Mapping[str, Any], data: str) -> Preparation | None:

@@ -18,7 +18,8 @@ def list_presets() -> str:
     """Return each preset's hyper-parameters: by the default recipe, and by the tutorial's if different."""
     about = (
         "The hyper-parameters of each --config, and [in brackets] of --recipe tutorial, if different.\n"
-        "A dash is a value without effect beside the others. A flag that a table lacks has no effect in it."
+        "A dash: the preset's other values leave this one without effect. A table leaves out flags\n"
+        "that have no effect in it."
     )
     others = [name for name in PRESETS if name not in AWD_PRESETS]
     meanings = _list("What they are:", ((each.flag, each.help) for each in HYPERPARAMETERS), 24)

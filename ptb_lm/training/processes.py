@@ -71,7 +71,9 @@ def should_start(flag_values: Mapping[str, Any]) -> bool:
     """
     (name, size), devices = find_launcher(), flag_values.get("devices", 1)
     if size > 1 and "seeds" in flag_values:
-        raise UserError(f"--seeds does not go with {name}; --devices trains each seed on several devices")
+        raise UserError(
+            f"--seeds cannot be combined with {name}; --devices trains each seed on several devices"
+        )
     if size > 1 and devices not in (1, size):
         raise UserError(f"--devices {devices} does not match the {size} processes that {name} names")
     row = FRAMEWORKS[_framework(flag_values)]

@@ -74,7 +74,9 @@ class EarlierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def __post_init__(self) -> None:
         for name, value in self.settings.items():
             hyperparameter = RESUMABLE_HYPERPARAMETERS.get(name)
-            problem = hyperparameter.problem(value) if hyperparameter else "is changed by no resumed run"
+            problem = (
+                hyperparameter.problem(value) if hyperparameter else "cannot be changed in a resumed run"
+            )
             if problem:
                 raise ValueError(f"{name} {problem}")
 

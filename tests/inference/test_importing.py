@@ -326,8 +326,8 @@ WRONG: dict[str, tuple[Callable[[State], Any], str, Sequence[str]]] = {
         WORDS,
     ),
     "empty": (lambda state: b"", "empty", WORDS),
-    "a list": (lambda state: [*state.values()], "no state_dict .* list", WORDS),
-    "a tensor": (lambda state: state["encoder.weight"], "no state_dict .* Tensor", WORDS),
+    "a list": (lambda state: [*state.values()], "list, not the state_dict", WORDS),
+    "a tensor": (lambda state: state["encoder.weight"], "Tensor, not the state_dict", WORDS),
     "numbers for names": (lambda state: dict(enumerate(state.values())), "holds 0", WORDS),
     "text": (lambda state: b"text\n" * 9, "text", WORDS),
     "damaged.h5": (lambda state: b"\x89HDF\r\n\x1a\n" + bytes(90), "damaged", WORDS),
@@ -348,9 +348,9 @@ WRONG: dict[str, tuple[Callable[[State], Any], str, Sequence[str]]] = {
     "no end of a line": (dict, "<eos>", ["x", *WORDS[:-1]]),
     "counts of words": (dict, "<unk> 7", [f"{word} 7" for word in WORDS]),
     "an empty line": (dict, "line 3: it is empty", [*WORDS[:2], " ", *WORDS[2:]]),
-    "a word twice": (dict, "'a' is there twice", [*WORDS, "a"]),
-    "a word twice, with other ends of lines": (dict, "'a' is there twice", [*WORDS, "a\r"]),
-    "a word twice, after a byte order mark": (dict, "'a' is there twice", ["\ufeffa", *WORDS]),
+    "a word twice": (dict, "'a' more than once", [*WORDS, "a"]),
+    "a word twice, with other ends of lines": (dict, "'a' more than once", [*WORDS, "a\r"]),
+    "a word twice, after a byte order mark": (dict, "'a' more than once", ["\ufeffa", *WORDS]),
 }
 
 
@@ -591,14 +591,14 @@ def test_a_layer_of_keras_that_a_run_does_not_have_is_refused(ending: str, tmp_p
     x_BTE = layers.Embedding(V, 6, mask_zero=True)(words_BT)
     h_BTH, *state = layers.LSTM(6, return_sequences=True, return_state=True)(x_BTE)
     shared = layers.LSTM(6, return_sequences=True)
-    given, problem = {"return_sequences": True, "name": "above"}, "that is given the state .* as above is$"
+    given, problem = {"return_sequences": True, "name": "above"}, "above is given its initial state"
     for refused, output in (
         ("", h_BTH),
-        ("such as .*ReLU", layers.ReLU()(h_BTH)),
-        ("such as .*Add", x_BTE + h_BTH),
-        ("such as .*axis=1", layers.Softmax(axis=1)(h_BTH)),
-        ("such as .*go_backwards=True", layers.RNN(layers.LSTMCell(6), True, go_backwards=True)(x_BTE)),
-        ("that is used twice", shared(shared(x_BTE))),
+        ("ReLU", layers.ReLU()(h_BTH)),
+        ("Add", x_BTE + h_BTH),
+        ("axis=1", layers.Softmax(axis=1)(h_BTH)),
+        ("go_backwards=True", layers.RNN(layers.LSTMCell(6), True, go_backwards=True)(x_BTE)),
+        ("is used twice", shared(shared(x_BTE))),
         (problem, layers.LSTM(6, **given)(h_BTH, initial_state=state)),
         (problem, layers.LSTM(6, **given)(h_BTH, state)),  # which is written otherwise
         (problem, layers.GRU(6, **given)(h_BTH, initial_state=state[0])),
@@ -608,7 +608,7 @@ def test_a_layer_of_keras_that_a_run_does_not_have_is_refused(ending: str, tmp_p
         if not refused:
             assert len(read_tensors(path)) == 6
             continue
-        with pytest.raises(UserError, match=f"^a run has no layer {refused}"):
+        with pytest.raises(UserError, match=refused):
             read_tensors(path)
 
 
@@ -649,7 +649,7 @@ def test_a_softmax_of_keras_is_the_last_layer(ending: str, tmp_path: Path) -> No
             [layers.Softmax(), layers.TimeDistributed(layers.Dense(V))],
             [keras.Sequential([softmax(), layers.Softmax()])],
         ):
-            with pytest.raises(UserError, match=r"^a run has no softmax before its last layer, as .+ is$"):
+            with pytest.raises(UserError, match="softmax before the last layer"):
                 read(*tops, functional=functional)
 
 
@@ -658,8 +658,8 @@ def test_a_softmax_of_keras_is_the_last_layer(ending: str, tmp_path: Path) -> No
     [
         ([[["x", 0, 0, {}]]], "holds 0"),
         ([["x", 0, 0, {"y": 0}]], "holds 0"),  # of an operator
-        ([[["x", 0, 0, {}], ["h", 0, 0, {}], ["c", 0, 0, {}]]], "no layer that is given the state"),
-        ([[["x", 0, 0, {}]], [["y", 0, 0, {}]]], "no layer that is used twice"),
+        ([[["x", 0, 0, {}], ["h", 0, 0, {}], ["c", 0, 0, {}]]], "initial state"),
+        ([[["x", 0, 0, {}]], [["y", 0, 0, {}]]], "used twice"),
     ],
     ids=str,
 )

@@ -348,7 +348,7 @@ def test_a_text_that_has_changed_since_is_taken_only_if_data_names_it(
     text.write_text(f"{CASES.splitlines()[0]}\n{CASES}")
     problem = runs.refusal(capsys, train, *given, "--run-dir", new)
     assert problem.startswith(f"{text} has changed since {old} was trained on it, ")
-    assert problem.endswith(f"; --data {text} takes it all the same")
+    assert f"; --data {text} " in problem
     assert not new.exists()
     assert runs.run_command(train, *given, "--run-dir", new, "--data", text) == 0
     assert f"{text} has changed since {old} was trained on it, " in capsys.readouterr().out

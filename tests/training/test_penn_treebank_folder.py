@@ -74,7 +74,7 @@ def test_the_text_of_an_earlier_run_is_looked_for_again_and_refused_if_it_has_ch
     add_line(moved)
     problem = runs.refusal(capsys, train, *more, tmp_path / "changed")
     assert problem.startswith(f"{moved} has changed since {run} was trained on it, ")
-    assert problem.endswith("; --data ptb takes it all the same")
+    assert "; --data ptb " in problem
 
 
 def test_penn_treebank_is_known_by_its_name(

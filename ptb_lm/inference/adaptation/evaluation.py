@@ -126,7 +126,7 @@ def _tune(
         ("both", cache if dynamic else None, None, "not adapting"),
     ):
         if part is not None and not trials[part] < trials[other]:
-            print_line(f"no setting that was tried of {what} is better than {than}")
+            print_line(f"no setting of {what} was better than {than}")
     return adaptation, trials, text
 
 

@@ -106,7 +106,7 @@ def _read_vocabulary(path: Path) -> tuple[Vocabulary, list[str]]:
     if "" in words:
         raise UserError(f"{path}, line {words.index('') + 1}: it is empty; a line must hold a word")
     if several := [word for word, count in Counter(words).items() if count > 1]:
-        raise UserError(f"{path}: the word {several[0]!r} is there twice")
+        raise UserError(f"{path} has the word {several[0]!r} more than once")
     if phrases := [word for word in words if len(word.split()) > 1]:
         raise UserError(
             f"{path}: {phrases[0]!r:.100} is more than a word; a line must hold one word and nothing else"
@@ -119,7 +119,8 @@ def _read_vocabulary(path: Path) -> tuple[Vocabulary, list[str]]:
         raise UserError(f"{path} has no word for the end of a line ({_names(EOS)}): name it {EOS}")
     if UNK not in words:
         sentences.append(
-            f"the vocabulary has no word for unknown words ({_names(UNK)}), so a text with others is refused"
+            f"the vocabulary has no word for unknown words ({_names(UNK)}), so a text with other words "
+            "is refused"
         )
     return Vocabulary(words), sentences
 
@@ -143,7 +144,7 @@ def read_tensors(path: Path) -> Arrays:
     try:
         found = READERS.get(path.suffix.lower(), _read_torch)(path)
         if not isinstance(found, Mapping):
-            raise UserError(f"{path} holds no state_dict of a model but a {type(found).__name__}")
+            raise UserError(f"{path} holds a {type(found).__name__}, not the state_dict of a model")
         # A checkpoint holds the model's state_dict beside the optimizer's, losses and more: tables without a
         # matrix.
         tables = map(_floats, (found, *found.values()))

@@ -91,9 +91,9 @@ def _check_object(values: dict[str, Any]) -> dict[str, Any]:
         _check_layer(str(layer.get("class_name")), layer.get("config", {}))
         nodes, name = layer.get("inbound_nodes") or [], layer.get("name")
         if len(nodes) > 1:
-            raise UserError(f"a run has no layer that is used twice, as {name} is")
+            raise UserError(f"the layer {name} is used twice, which a run cannot express")
         if any(_count_inputs(node) > 1 for node in nodes):
-            raise UserError(f"a run has no layer that is given the state it begins with, as {name} is")
+            raise UserError(f"the layer {name} is given its initial state, which a run cannot express")
     return values
 
 
@@ -125,7 +125,7 @@ def _check_softmax(model: dict[str, Any]) -> None:
         if "Dropout" not in kind and (kind, config.get("activation")) != ("Activation", "linear")
     ]
     if wrong := [name for name, function in functions[:-1] if function == "softmax"]:
-        raise UserError(f"a run has no softmax before its last layer, as {wrong[0]} is")
+        raise UserError(f"{wrong[0]} is a softmax before the last layer, which a run cannot express")
 
 
 def _innermost(layer: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -143,4 +143,6 @@ def _check_layer(kind: str, config: dict[str, Any]) -> None:
         f"{name}={config[name]!r}" for name, usual in settings if config.get(name, usual[0]) not in usual
     ]
     if wrong or kind not in LAYERS:
-        raise UserError(f"a run has no layer such as {config.get('name', kind)}: {' '.join([kind, *wrong])}")
+        raise UserError(
+            f"a run cannot express the layer {config.get('name', kind)}: {' '.join([kind, *wrong])}"
+        )

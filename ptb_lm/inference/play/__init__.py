@@ -144,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
             names |= {HOST, "localhost"}
         origin = self.headers.get("Origin")
         if self.headers.get("Host") not in names or origin not in {None, *(f"http://{n}" for n in names)}:
-            return PageContent(problem="this page answers to its own address alone"), HTTPStatus.FORBIDDEN
+            return PageContent(problem="this page answers only at its own address"), HTTPStatus.FORBIDDEN
         if path not in pages:
             return PageContent(problem=f"there is no page {self.path}"), HTTPStatus.NOT_FOUND
         return None

@@ -246,8 +246,8 @@ def test_each_part_that_makes_things_no_better_is_told(
     out = tmp_path / "out"
     given = ["--dynamic", "--cache", "--dynamic-rule", "sgd", *flags, "--tune", "--tune-words", "60"]
     lines = run_evaluate(capsys, run, *given, "--out", out)[0]
-    told = [line.removeprefix("no setting that was tried of ") for line in lines if line.startswith("no set")]
-    assert [line.partition(" is better")[0] for line in told] == useless
+    told = [line.removeprefix("no setting of ") for line in lines if line.startswith("no set")]
+    assert [line.partition(" was better")[0] for line in told] == useless
     best = dict[str, float]()
     for trial in json.loads((out / "result.json").read_text())["trials"]:
         kind = (trial["settings"] or {"kind": "none"})["kind"]
