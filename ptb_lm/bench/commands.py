@@ -65,12 +65,12 @@ def _run(arguments: argparse.Namespace) -> int:
     summary, page = report.write_report(out)
     width, encoding = shutil.get_terminal_size().columns, getattr(sys.stdout, "encoding", None)
     cli.print_line(f"\n{headline.to_text(summary, width=width, encoding=encoding)}\n\n{page}")
-    asked = {(workload.name, variant.name) for workload in workloads for variant in workload.variants}
+    selected = {(workload.name, variant.name) for workload in workloads for variant in workload.variants}
     results = [
         result
         for group in summary.groups
         for result in group.results
-        if (group.workload, result.variant) in asked
+        if (group.workload, result.variant) in selected
     ]
     has_failed = any(result.status in ("failed", rows.WRONG) for result in results)
     has_figures = any(result.blocks for result in results)

@@ -177,8 +177,8 @@ def _join_notes(notes: Iterable[str]) -> Iterator[str]:
     """Join notes that differ in numbers alone: "4 of 80 steps", "6 of 80 steps" are "4 to 6 of 80 steps"."""
     # A whole number or a decimal, and no part of a longer thing, such as a version of three parts.
     number = re.compile(r"(?<![\d.,])\d+(?:,\d{3})*(?:\.\d+)?(?![.,]?\d)")
-    alike = group_by_key((tuple(number.split(note)), number.findall(note)) for note in notes)
-    for words, values in alike.items():
+    by_words = group_by_key((tuple(number.split(note)), number.findall(note)) for note in notes)
+    for words, values in by_words.items():
         ranges = (
             sorted(set(column), key=lambda each: float(each.replace(",", "")))
             for column in zip(*values, strict=True)

@@ -163,7 +163,7 @@ def read_groups(folders: Sequence[Path], *, command: str) -> list[RunGroup]:
     Raises:
         UserError: A run is missing, broken, or named twice; or none has an epoch.
     """
-    alike: dict[str, list[Run]] = {}
+    by_settings: dict[str, list[Run]] = {}
     without: list[NoEpochError] = []
     seen: set[Path] = set()
     for folder in (each for given in folders for each in _runs_in(given)):
@@ -178,12 +178,12 @@ def read_groups(folders: Sequence[Path], *, command: str) -> list[RunGroup]:
         # The folder of the weights to begin with may have moved.
         changes = {"data": run_data.identify(run.config), "init_from": None}
         settings = {**RunGroup([run]).settings, **UNKNOWN, **changes}
-        alike.setdefault(repr(sorted(settings.items())), []).append(run)
-    if without and not alike:
+        by_settings.setdefault(repr(sorted(settings.items())), []).append(run)
+    if without and not by_settings:
         raise without[0]
     for each in without:
         streams.print_to_stderr(f"{command}: {each}; it is left out")
-    on_one_device = (runs for each in alike.values() for runs in _by_device(each))
+    on_one_device = (runs for each in by_settings.values() for runs in _by_device(each))
     groups = (group for runs in on_one_device for group in _by_seed(runs))
     return [RunGroup(sorted(each, key=lambda run: run.config.choice.seed)) for each in groups]
 

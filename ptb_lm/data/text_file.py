@@ -173,21 +173,21 @@ def _rows(path: Path, column: str | None, notes: ReadingNotes) -> Iterator[tuple
 
 def _refuse_json(pieces: Iterator[str], path: Path) -> Iterator[str]:
     """Yield a text unchanged, unless its lines are JSON objects."""
-    begun: list[str] = []  # what is read ahead
+    ahead: list[str] = []  # pieces that are read already
 
     def read_ahead() -> Iterator[str]:
         for piece in pieces:
-            begun.append(piece)
+            ahead.append(piece)
             yield piece
 
     if next(read_ahead(), "").lstrip().startswith("{"):
-        written = (line for line in _lines(itertools.chain([*begun], read_ahead())) if line.strip())
+        written = (line for line in _lines(itertools.chain([*ahead], read_ahead())) if line.strip())
         if all(tables.json_object(line) is not None for line in itertools.islice(written, _JSON_LINES)):
             raise UserError(
                 f"{display_name(path)} has a JSON object in each line: name it FILE.jsonl, and the column "
                 "that has the text is read (--text-column)"
             )
-    yield from itertools.chain(begun, pieces)
+    yield from itertools.chain(ahead, pieces)
 
 
 def _lines(pieces: Iterable[str]) -> Iterator[str]:
@@ -197,13 +197,13 @@ def _lines(pieces: Iterable[str]) -> Iterator[str]:
 
 def _cut(pieces: Iterable[str], last_cut: Callable[[str], int]) -> Iterator[str]:
     """Yield a text in other pieces, which end only at positions that `last_cut` returns."""
-    begun: list[str] = []  # of a chunk: joined once, however long it is without a place to cut
+    parts: list[str] = []  # of a chunk: joined once, however long it is without a place to cut
     for piece in pieces:
         if end := last_cut(piece):
-            yield "".join([*begun, piece[:end]])
-            begun = []
-        begun.append(piece[end:])
-    if rest := "".join(begun):
+            yield "".join([*parts, piece[:end]])
+            parts = []
+        parts.append(piece[end:])
+    if rest := "".join(parts):
         yield rest
 
 

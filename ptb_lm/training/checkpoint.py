@@ -132,9 +132,9 @@ class Checkpoints:
         # Within an epoch the weights are no longer those of the end of the epoch before.
         least = max(done, progress.epoch + bool(progress.step))
         if least > epochs:
-            begun = "" if least == done else f" and begun epoch {least}"
+            partial = "" if least == done else f" and begun epoch {least}"
             raise UserError(
-                f"--epochs {epochs}: the run has already done {done} epoch{'s' * (done != 1)}{begun}; "
+                f"--epochs {epochs}: the run has already done {done} epoch{'s' * (done != 1)}{partial}; "
                 f"give at least {least}"
             )
         if progress.best_epoch and not best:

@@ -110,12 +110,12 @@ def how_to_continue(
         for seed, directory in runs.items()
         if replace and files.identity(directory.config_path) == before[seed]
     ]
-    begun = [seed for seed in runs if seed not in waiting]
+    started = [seed for seed in runs if seed not in waiting]
     again = {**flag_values, "overwrite": False}
-    commands = [again] if begun else []
+    commands = [again] if started else []
     if waiting:
-        alike = with_earlier_choice(again, begun, choice)
-        commands.insert(0, {**alike, "seeds": waiting, "overwrite": True})
+        first = with_earlier_choice(again, started, choice)
+        commands.insert(0, {**first, "seeds": waiting, "overwrite": True})
     return " && ".join(
         f"{cli.command_name('train')} {shlex.join(command_line(command))}" for command in commands
     )

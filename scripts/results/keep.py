@@ -49,8 +49,9 @@ def run(
         return False
     found, before = runs.read_run(folder), store.rows(results, store.RUNS, name)
     if changes := found.config.changes:
-        told = "; ".join(changes)
-        raise UserError(f"no flags train {folder} again: it was resumed with other settings ({told})")
+        raise UserError(
+            f"no flags train {folder} again: it was resumed with other settings ({'; '.join(changes)})"
+        )
     row = {"id": name, "result": result, **_row(found), "record": record}
     if before and not found.result and before[0]["test"] > 0:
         return False

@@ -171,8 +171,8 @@ def _compare(group: ResultGroup) -> dict[str, Any]:
 def _compare_all(described: Sequence[tuple[ResultGroup, dict[str, Any]]]) -> dict[str, Any]:
     """Return what to use in which passes, in which of them that is sure, and what may be best in all."""
     groups = [group for group, _ in described]
-    alike = len({group.pass_name for group in groups}) == 1
-    titles = [group.workload if alike else f"{group.workload} ({group.pass_name})" for group in groups]
+    is_one_pass = len({group.pass_name for group in groups}) == 1
+    titles = [group.workload if is_one_pass else f"{group.workload} ({group.pass_name})" for group in groups]
     choices = group_by_key(
         (group.fastest.label, title) for title, group in zip(titles, groups, strict=True) if group.fastest
     )

@@ -188,12 +188,12 @@ class Kernels:
         `weight` may be `master`. All three lie alike in memory, as a matrix or as its transpose.
         """
         for tensor, dtype in ((master, torch.float32), (weight, gradient.dtype)):
-            alike = (tensor.dtype, tensor.shape, tensor.stride()) == (
+            has_layout = (tensor.dtype, tensor.shape, tensor.stride()) == (
                 dtype,
                 gradient.shape,
                 gradient.stride(),
             )
-            if not alike or not _is_dense(tensor):
+            if not has_layout or not _is_dense(tensor):
                 raise ValueError("a weight and its gradient do not lie alike")
         factors = ctypes.c_float(scale), ctypes.c_float(decay)
         self.call("update", gradient.dtype, master.numel(), master, gradient, weight, *factors)
