@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from ptb_lm.common import files, host
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared")
 # What kernels return; the others return nothing.
-RESULT_TYPES = {"supported": ctypes.c_int, "sum_of_squares": ctypes.c_double}
+RESULT_TYPES: Mapping[str, Any] = {"supported": ctypes.c_int, "sum_of_squares": ctypes.c_double}
 SEAL_BYTES = hashlib.sha256().digest_size
 _environment_lock = threading.Lock()  # to set a variable of the environment, and to restore it
 
@@ -178,7 +178,7 @@ def find_kernel(kernels: ctypes.CDLL, function: str, type_name: str) -> Any:
         function: The kernel's name in kernels.cpp.
         type_name: The name of the type that it is compiled for.
     """
-    address = ctypes.c_void_p.in_dll(kernels, f"{function}_{type_name}").value
+    address: Any = ctypes.c_void_p.in_dll(kernels, f"{function}_{type_name}").value
     return ctypes.CFUNCTYPE(RESULT_TYPES.get(function))(address)
 
 
