@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
-from ptb_lm.common import host
+from ptb_lm.common import control_groups, host
 
 needs_proc = pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux's /proc/stat")
 
@@ -97,31 +97,47 @@ def test_the_hint_names_the_threads_that_have_a_core_each(
     taken: float, quota: float | None, threads: int, expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    monkeypatch.setattr(host, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(control_groups, "cpu_quota", lambda: quota)
     monkeypatch.setattr(host.Load, "busy_cores", lambda self: taken)
     hint = host.Load().hint(threads)
     assert (hint is None) if expected is None else re.search(expected, hint or "")
 
 
 @pytest.mark.parametrize(
-    ("files", "quota"),
+    ("groups", "files", "quota"),
     [
-        ({"cpu.max": "150000 100000\n"}, 1.5),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu.cfs_quota_us": "50000\n", "cpu.cfs_period_us": "100000\n"}, 0.5),
-        ({"cpu.cfs_quota_us": "-1\n", "cpu.cfs_period_us": "100000\n"}, None),
-        ({}, None),
+        ("", {"cpu.max": "150000 100000\n"}, 1.5),  # /proc is not mounted
+        ("0::/\n", {"cpu.max": "150000 100000\n"}, 1.5),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, None),
+        ("0::/slurm/job_7\n", {"slurm/job_7/cpu.max": "250000 100000\n"}, 2.5),
+        (
+            "0::/slurm/job_7\n",
+            {"slurm/job_7/cpu.max": "max 100000\n", "slurm/cpu.max": "400000 100000\n"},
+            4,
+        ),
+        ("0::/slurm/job_7\n", {"slurm/job_8/cpu.max": "250000 100000\n"}, None),
+        ("2:cpu:/\n", {"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
+        ("2:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        (  # a container by version 1, whose name the kernel knows, and its folders do not
+            "4:cpu,cpuacct:/docker/0a:b\n0::/docker/0a:b\n",
+            {"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"},
+            0.5,
+        ),
+        ("0::/\n", {}, None),
     ],
 )
-def test_a_container_s_quota_of_cores_is_recorded(
-    files: dict[str, str], quota: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_quota_of_cores_is_recorded(
+    groups: str, files: dict[str, str], quota: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    names = [[Path(file).name for file in version] for version in host._QUOTAS]
-    monkeypatch.setattr(host, "_QUOTAS", [[tmp_path / name for name in version] for version in names])
+    monkeypatch.setattr(control_groups, "ROOT", tmp_path)
+    monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "groups")
+    if groups:
+        (tmp_path / "groups").write_text(groups)
     monkeypatch.setattr(host, "_git_commit", lambda: None)
-    assert host.cpu_quota() == quota
+    assert control_groups.cpu_quota() == quota
     assert host.environment().get("cpu_quota") == quota
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ptb_lm.common import host
+from ptb_lm.common import control_groups, host
 from ptb_lm.common.errors import OutOfMemoryError
 
 
@@ -28,13 +28,21 @@ def test_a_size_is_shown_in_a_readable_unit(size: float, text: str) -> None:
     assert host.format_size(size) == text
 
 
-def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limited", ["memory.max", "slurm/memory.max", "memory/memory.limit_in_bytes"])
+def test_the_least_limit_of_a_control_group_counts(
+    limited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert 2**27 < host.memory_limit() < 2**60
-    (tmp_path / "memory.max").write_text(f"{2**26}\n")
-    (tmp_path / "unlimited").write_text("max\n")
-    files = [str(tmp_path / name) for name in ("memory.max", "unlimited", "missing")]
-    monkeypatch.setattr(host, "_CONTAINER_LIMITS", files)
-    assert host.memory_limit() == host.container_memory_limit() == 2**26
+    monkeypatch.setattr(control_groups, "ROOT", tmp_path)
+    monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "groups")
+    (tmp_path / "groups").write_text("0::/slurm/job_7\n")
+    for name in ("memory.max", "slurm/memory.max", "slurm/job_7/memory.max"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("max\n")
+    assert control_groups.memory_limit() == math.inf
+    (tmp_path / limited).parent.mkdir(exist_ok=True)
+    (tmp_path / limited).write_text(f"{2**26}\n")
+    assert host.memory_limit() == control_groups.memory_limit() == 2**26
 
 
 def test_numpy_and_torch_say_how_much_was_asked_for() -> None:

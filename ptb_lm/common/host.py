@@ -17,16 +17,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ptb_lm.common import streams
+from ptb_lm.common import control_groups, streams
 from ptb_lm.common.program import PACKAGE, version
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
 LARGEST_KEPT = 2**30
-# The files that hold a container's quota and its period, by version 2 and by version 1 of control groups.
-_QUOTAS = (
-    ("/sys/fs/cgroup/cpu.max",),
-    ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
-)
 # Some of those that `git rev-parse --local-env-vars` lists.
 REPOSITORY_VARIABLES = (
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR"),
@@ -37,14 +32,12 @@ HERTZ = os.sysconf("SC_CLK_TCK")
 # bytes", "Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.00 GiB is free".
 _ALLOCATION = re.compile(r"allocate (\d+(?:\.\d*)?) ?(bytes|[KMGTPE]iB)")
 _GPU_CAPACITY = re.compile(r"total capacity of (\d+(?:\.\d*)? ?[KMGT]iB)")
-# The limits of a container, by version 2 and by version 1 of Linux's control groups.
-_CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def environment() -> dict[str, Any]:
     """Return versions and machine facts; the backend adds its own."""
-    quota = cpu_quota()
+    quota = control_groups.cpu_quota()
     return {
         "ptb_lm": version(),
         "commit": _git_commit(),
@@ -154,11 +147,12 @@ class Load:
         """Return advice for a training with so many threads; None if they have a core each.
 
         The threads wait for each other many times a step. One that has to share its core holds up all, and so
-        does one that a container's quota stops.
+        does one that a quota stops.
         """
         count, taken, free = len(cores()), round(self.busy_cores() or 0), usable_cores()
-        if free < count and free < threads and free <= count - taken:
-            why, fewer = f"this container may use the time of {cpu_quota():g} of {count} cores", free
+        quota = control_groups.cpu_quota() or math.inf
+        if quota < count and free < threads and free <= count - taken:
+            why, fewer = f"this process may use the time of {quota:g} of {count} cores", free
         elif taken >= 1 and threads >= 2 and threads + taken > count:
             why, fewer = f"other processes keep {taken} of {count} cores busy", max(1, count - taken)
         else:
@@ -174,19 +168,9 @@ def cores() -> set[int]:
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
-def cpu_quota() -> float | None:
-    """Return how many cores' time this container may use; None without a limit."""
-    for files in _QUOTAS:
-        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-            quota, period = map(int, " ".join(Path(file).read_text() for file in files).split())
-            if quota > 0:
-                return quota / period
-    return None
-
-
 def usable_cores() -> int:
-    """Return how many threads can compute at once, at least 1: by the cores, and by a container's quota."""
-    return max(1, int(min(len(cores()), cpu_quota() or math.inf)))
+    """Return how many threads can compute at once, at least 1: by the cores, and by a quota of their time."""
+    return max(1, int(min(len(cores()), control_groups.cpu_quota() or math.inf)))
 
 
 def seconds_of_cores(columns: Sequence[int]) -> float | None:
@@ -269,16 +253,12 @@ def _processor() -> str:
 
 
 def memory_limit() -> float:
-    """Return how many bytes this process may have: of the machine, by its container, by its ulimit."""
+    """Return how many bytes this process may have: of the machine, by control groups, by ulimit."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     process, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return min(machine, container_memory_limit(), math.inf if process == resource.RLIM_INFINITY else process)
-
-
-def container_memory_limit() -> float:
-    """Return how many bytes all processes of this container may have together; infinity without a limit."""
-    limits = [_read(file).strip() for file in _CONTAINER_LIMITS]
-    return min((int(limit) for limit in limits if limit.isdigit()), default=math.inf)  # not "max"
+    return min(
+        machine, control_groups.memory_limit(), math.inf if process == resource.RLIM_INFINITY else process
+    )
 
 
 def machine_memory() -> tuple[int, int]:

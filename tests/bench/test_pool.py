@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ptb_lm.bench.run import pool
-from ptb_lm.common import host
+from ptb_lm.common import control_groups, host
 
 GIB = 2**30
 
@@ -20,7 +20,7 @@ def test_a_container_s_limit_counts(
 ) -> None:
     """Beside two workers of 2 GiB a third leaves 4 GiB of 10, and 2 of 8, which is less than 0.3."""
     (tmp_path / "memory.max").write_text(f"{limit}\n")
-    monkeypatch.setattr(host, "_CONTAINER_LIMITS", [str(tmp_path / "memory.max")])
+    monkeypatch.setattr(control_groups, "ROOT", tmp_path)
     monkeypatch.setattr(host, "machine_memory", lambda: (60 * GIB, 64 * GIB))
     start: Any = lambda _: SimpleNamespace(memory=2 * GIB, close=lambda: None)  # noqa: E731
     workers = pool.Pool(start)

@@ -12,7 +12,7 @@ from support import ROOT
 from ptb_lm.bench.run import record
 from ptb_lm.bench.run.record import SETTINGS, Record
 from ptb_lm.bench.selection import Options
-from ptb_lm.common import host
+from ptb_lm.common import control_groups, host
 from ptb_lm.common.errors import UserError
 
 
@@ -94,7 +94,7 @@ def test_a_record_takes_no_rows_of_another_program(tmp_path: Path, monkeypatch: 
             Record(tmp_path, settings(**{name: other}))
         assert f"({name} was {kept.get(name)!r}, now {other!r})" in str(caught.value)
     with monkeypatch.context() as patch:
-        patch.setattr(host, "cpu_quota", lambda: 0.5)
+        patch.setattr(control_groups, "cpu_quota", lambda: 0.5)
         now = settings()
     with pytest.raises(UserError, match=r"\(cpu_quota was \S+, now 0\.5\)"):
         Record(tmp_path, now)

@@ -28,7 +28,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from ptb_lm import train
-from ptb_lm.common import host, signals
+from ptb_lm.common import control_groups, host, signals
 from ptb_lm.common.errors import LostRankError, UserError
 from ptb_lm.common.program import CONTINUATION
 from ptb_lm.common.signals import StopRequest
@@ -305,7 +305,7 @@ def test_the_launcher_shares_out_a_container_s_quota(
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(host, "cores", lambda: set(range(64)))
-    monkeypatch.setattr(host, "cpu_quota", lambda: 7.5)
+    monkeypatch.setattr(control_groups, "cpu_quota", lambda: 7.5)
     command = [sys.executable, "-S", "-c", "import os; print(os.environ['OMP_NUM_THREADS'])"]
     assert launcher.start(command, processes=2, device="cpu") == 0
     assert capfd.readouterr().out.split() == ["3", "3"]

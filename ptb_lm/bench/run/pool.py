@@ -9,7 +9,7 @@ from ptb_lm.bench.run.process import TIMEOUT, WORKER, Process, WorkerError
 from ptb_lm.bench.run.timed_steps import WarmUp
 from ptb_lm.bench.selection import Options
 from ptb_lm.bench.variants import original
-from ptb_lm.common import host
+from ptb_lm.common import control_groups, host
 
 # Workers are ended, the least recently used first, until this share of the memory is free.
 FREE_SHARE = 0.3
@@ -184,6 +184,6 @@ class Pool:
         own = self._peaks.get(original(variant), max(needed, default=0))
         available, total = host.machine_memory()
         # A container may have less than its machine, and tells of all that is taken in it, caches too.
-        limit = min(total, host.container_memory_limit())
+        limit = min(total, control_groups.memory_limit())
         available -= sum(needed) - sum(taken)  # which workers that have just started will take
         return min(available, limit - sum(needed)) - own > FREE_SHARE * limit
