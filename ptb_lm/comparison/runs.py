@@ -57,7 +57,7 @@ class Run:
 
     @property
     def device(self) -> str:
-        """What it was computed on, "cpu" or "cuda"; until its end, what was asked for."""
+        """The device that computed it, "cpu" or "cuda"; until its end, the one that --device names."""
         environment = self.result.get("environment")
         if environment is None:
             return self.config.choice.device

@@ -133,16 +133,16 @@ class TorchLoop(Model):
         ours = cpu.facts() if self.device.type == "cpu" else {}
         return {name: fact for name, fact in facts.items() if name not in ours}
 
+    @override
     def device_memory(self) -> int | None:
-        """Return the peak of bytes allocated on the device since the last call; None on a CPU."""
         return self.runtime.peak_memory()
 
+    @override
     def export_weights(self) -> Arrays:
-        """Return the parameters by canonical name."""
         return export_arrays(self.canonical_views())
 
+    @override
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Set the parameters from canonical arrays."""
         load_arrays(self.canonical_views(), weights)
 
     def canonical_views(self) -> dict[str, ParameterView]:
