@@ -101,20 +101,20 @@ class _SharedReader:
 class LanguageModel:
     """A trained model and its vocabulary.
 
-    A text begins after an `<eos>`, and each newline in it is one. It becomes words as that of the training
-    did: white space separates them, unless it was raw text. Those that the vocabulary lacks are read as
-    `<unk>`. With `carry_state` a call goes on where the last such call ended, instead;
+    A text begins after an `<eos>`, and each newline in it is an `<eos>`. The text is cut into words as the
+    training text was: at white space, unless that was raw text. Words that the vocabulary lacks are read as
+    `<unk>`. With `carry_state` a call continues where the last such call ended, instead of after an `<eos>`;
     `perplexity` never does.
 
     Any number of threads may use a model at once, and each gets the numbers that it would get alone. Only
-    `state` is one reader's: of several, each takes a `copy.copy` of the model, which shares the weights and
-    has a `state` of its own. copy.deepcopy and pickle copy the weights, too.
+    `state` cannot be shared: give each reader a `copy.copy` of the model, which shares the weights and has
+    its own `state`. copy.deepcopy and pickle copy the weights, too.
 
     Every method that scores words raises DivergenceError if weights are so large that scores are not finite.
 
     Attributes:
-        state: The position at which the last call with `carry_state` ended; None: before the first word. It
-            can be kept, and set again.
+        state: The position at which the last call with `carry_state` ended; None: before the first word. A
+            program can keep it, and set it again.
 
     Args:
         config: The hyper-parameters.
@@ -174,10 +174,10 @@ class LanguageModel:
         """Return the log-probability of every word of every sentence, `<eos>` at its end too.
 
         Args:
-            text: A list of sentences, or a text with one a line.
+            text: A list of sentences, or a text with one sentence per line.
             unit: "nats" or "bits".
-            carry_state: True to read the sentences as one text, each after all before it. Otherwise each is
-                read for itself, after an `<eos>`.
+            carry_state: True to score the sentences as one text, each after all before it. Otherwise each is
+                scored independently, after an `<eos>`.
 
         Raises:
             UserError: `text` is no text, or the vocabulary lacks a word and has no `<unk>`.
@@ -194,8 +194,8 @@ class LanguageModel:
     ) -> Iterator[SentenceScore]:
         """Return the scores of `score` one after the other; at most `ahead` sentences are read at a time.
 
-        With `carry_state`, `state` stands behind all sentences that were read, which may be further than the
-        one that was returned last. With `ahead=1` it stands behind that one.
+        With `carry_state`, `state` is the position after all sentences that were read, which may be further
+        than the last one that was returned. With `ahead=1` it is the position after the last one returned.
         """
         inputs.check_whole(ahead, least=1, name="ahead")
         if unit not in tuple(NATS_PER_UNIT):
@@ -219,9 +219,9 @@ class LanguageModel:
         """Return the perplexity of a text, every line's `<eos>` included; not a number if it has no sentence.
 
         Args:
-            text: A list of sentences, or a text with one a line.
-            carry_state: True to read them as one text from a first `<eos>` on, as training does. Otherwise
-                each is read for itself. Neither goes on from `state`, which stays as it is.
+            text: A list of sentences, or a text with one sentence per line.
+            carry_state: True to score them as one text after a first `<eos>`, as training does. Otherwise
+                each is scored independently. Neither continues from `state`, and neither changes it.
         """
         total, tokens, model = 0.0, 0, copy.copy(self)
         model.state = None
@@ -237,7 +237,7 @@ class LanguageModel:
         Args:
             prefix: The words before.
             k: The number of words. None: 5, or all if the vocabulary has fewer.
-            carry_state: True to go on from `state`, and to move it behind the prefix.
+            carry_state: True to continue from `state`, and to move it to the end of the prefix.
 
         Raises:
             UserError: The vocabulary lacks a word and has no `<unk>`, or has fewer than k words.
@@ -269,10 +269,10 @@ class LanguageModel:
             temperature: A divisor of log-probabilities: below 1 the likely words become likelier. 0: always
                 the likeliest.
             top_k: The number of likeliest words that are drawn from; None: all.
-            top_p: A probability: only the fewest likeliest words that have it together are drawn from.
+            top_p: A probability: only the smallest set of words that together reach it is drawn from.
             seed: The seed of the random numbers, or a NumPy generator to take them from.
             unk: True if `<unk>` may be drawn.
-            carry_state: True to go on from `state`, and to move it with every word.
+            carry_state: True to continue from `state`, and to move it with every word.
 
         Raises:
             UserError: A value is impossible, or the vocabulary lacks a word of the prompt and has no `<unk>`.
@@ -300,7 +300,7 @@ class LanguageModel:
         """Return the k words whose embeddings have the smallest angle to a word's, the nearest first.
 
         Args:
-            word: One of the vocabulary, or one that the tokenizer turns into one of the vocabulary.
+            word: A word of the vocabulary, or one that the tokenizer turns into such a word.
             k: The number of others. None: 10, or all if the vocabulary has fewer.
 
         Raises:

@@ -32,10 +32,10 @@ def load(
         model.predict("these judges", k=5)
         print(*model.generate("the judge", seed=1))
 
-    Any number of threads may use the model at once, and each gets the numbers that it would get alone. Where
-    several read with `carry_state`, each takes a `copy.copy` of the model. After each call torch's settings
-    are what they were; but without a C++ compiler, threads that torch started for the call go on taking
-    denormal numbers for zero. The model can be pickled. A process that is forked after this one has loaded a
+    Any number of threads may use the model at once, and each gets the numbers that it would get alone. If
+    several readers use `carry_state`, give each a `copy.copy` of the model. Each call restores torch's
+    settings. But without a C++ compiler, threads that torch started for the call still treat denormal numbers
+    as zero. The model can be pickled. A process that is forked after this one has loaded a
     model cannot compute, and says so: start it by "spawn" or "forkserver" of multiprocessing.
 
     Args:

@@ -132,7 +132,7 @@ def _summary(scores: SentenceScore | Scores) -> str:
 
 
 def perplexity(total: float, tokens: int, unit: Unit = "nats") -> float:
-    """Return the inverse of the geometric mean of some words' probabilities; not a number of none.
+    """Return the inverse of the geometric mean of words' probabilities; NaN if there are no words.
 
     Args:
         total: The sum of their log-probabilities, in `unit`.
@@ -150,15 +150,15 @@ def write_scores(
     If there were unknown words, the last sentence is about the perplexity of the others.
 
     The columns of the table: log_probability (in the unit), tokens (`<eos>` among them), unknown, sentence;
-    of words: sentence (counted from 1), word, log_probability, unknown (0 or 1). One space stands between
-    words, whatever did.
+    with `per_word`: sentence (counted from 1), word, log_probability, unknown (0 or 1). The sentence has one
+    space between words, whatever the text had.
 
     Args:
         file: The output.
         scores: The scores of the sentences, one at least.
         unit: The unit of the scores.
-        per_word: True for a row a word, in place of a sentence; in JSON, for an object that has its words'.
-        as_json: True for an object a line, in place of a table.
+        per_word: True for a row per word, instead of per sentence; in JSON, each object then has its words.
+        as_json: True for a JSON object per line, instead of a table.
     """
     total, known_total, tokens, unknown, count = 0.0, 0.0, 0, 0, 0
     scores = iter(scores)

@@ -276,10 +276,10 @@ class Config:
     def relative_length(self, steps: int) -> float:
         """Return the length of a window relative to --num-steps; 1 without --vary-num-steps.
 
-        The loss is a sum over the steps, so the bound on the gradient's norm is multiplied by this: a long
-        window is clipped as a short one. AWD-LSTM, whose loss is their mean, multiplies the rate by it.
-        Adam's steps do not depend on the size of the loss: it takes the gradients divided by this, and the
-        rate times it.
+        The loss is a sum over the steps, so the bound on the gradient's norm is multiplied by this length: a
+        long window is clipped as a short one. AWD-LSTM, whose loss is a mean over the steps, multiplies the
+        learning rate by it instead. Adam's steps do not depend on the size of the loss, so Adam gets the
+        gradients divided by this length, and the learning rate multiplied by it.
 
         Args:
             steps: Time steps of the window.

@@ -16,24 +16,25 @@ be off by more for it (language.py). In bfloat16 `basic`, which rounds after eac
 and all others by 4e-2. Over 1000 steps, which are not in the table, four layers in float32 are off by 4e-6 in
 the loss and by 3e-4 in the gradient, with CTC by 1e-3 in torch and by 2.5e-3 in TensorFlow.
 
-A gradient with two gates swapped is off by 0.6 to 1 of its norm, and the loss by 0.006 (problem.py). In
-half precision layers and time steps add up what each product loses. A bias's gradient is one long sum over
-the batch and the time steps, which Keras adds up in bfloat16: it is too short by 16 %, and off by 20 %.
+A gradient with two gates swapped is off by 0.6 to 1 of its norm, and the loss by 0.006 (problem.py). In half
+precision, the rounding errors of the products add up over layers and time steps. A bias's gradient is one
+long sum over the batch and the time steps, which Keras adds up in bfloat16: it is too short by 16 %, and off
+by 20 %.
 
-TF32, which only a GPU has, has fp16's digits and no scale for the loss to keep them: its bounds are those of
-fp16, doubled, because a GPU may cut factors off instead of rounding them. In TF32 a step that moves the
-weights by 5 % too much is therefore not noticed, nor is a gradient that is too long by as much. In every
-other precision it is.
+TF32, which only a GPU has, has as many digits as fp16, and no loss scale that would keep them. Its bounds
+are those of fp16, doubled, because a GPU may truncate factors instead of rounding them. In TF32 the check
+therefore misses a step that moves the weights by 5 % too much, and a gradient that is 5 % too long. In every
+other precision it finds them.
 
-An update is what a step of Adam makes of a tensor: it moves each weight by as much whatever its gradient, so
-that a sign which rounding turns around is an error as large as any. Its bound is wide, and that of its size,
-which tells a rate, a count of steps or a clip that is wrong, is narrow. Keras's updates are off the most: it
-weighs Adam's epsilon 32 times as much in the first step (benchmarks/rivals/keras/classifier.py).
+An update is the change of a tensor by a step of Adam. Adam moves each weight by about the same distance,
+however small its gradient. So if rounding changes the sign of a small gradient, the error is as large as any
+other. The bound on the update is therefore wide. The bound on its size is narrow: it finds a wrong learning
+rate, a wrong count of steps and a wrong clip. Keras's updates have the largest errors, because Keras weighs
+Adam's epsilon 32 times as much in the first step (benchmarks/rivals/keras/classifier.py).
 
-Where a gradient is large its sign is sure, and an update tells more: with the same weights and the moments of
-a step before, it is a smooth image of how the two gradients compare. "By Adam" is the error of an update, in
-the half of a tensor where the gradients are larger, beside what Adam makes of the variant's own gradients,
-which are compared with the reference's by themselves.
+If a gradient is large, rounding does not change its sign, and the update shows more. "By Adam" looks at the
+half of a tensor where the gradients are larger. It is the difference between an update and what Adam makes of
+the variant's own gradients, which are compared with the reference's separately.
 """
 
 import math
