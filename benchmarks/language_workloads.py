@@ -8,7 +8,13 @@ and with the LSTM. coverage: a program against itself, in little time (studies/c
 
 from dataclasses import replace
 
-from ptb_lm.bench.language_workloads import PLAIN_TORCH, PTB_VOCABULARY, STACKED_TASK
+from ptb_lm.bench.language_workloads import (
+    PLAIN_TENSORFLOW,
+    PLAIN_TORCH,
+    PTB_VOCABULARY,
+    STACKED_TASK,
+    labelled,
+)
 from ptb_lm.bench.variants import Variant, name_variants
 from ptb_lm.bench.workloads import LanguageTask, Workload
 from ptb_lm.model.presets import PRESETS
@@ -52,21 +58,17 @@ STACKED = (
     ),
 )
 
-_VARIANTS = name_variants(
-    {
-        PLAIN_TORCH: "the plain loop in PyTorch",
-        "plain-tensorflow/keras": "the plain loop in Keras",
-        "plain-jax/scan": "the plain loop in JAX",
-        "plain-jax/scan@bf16": "the plain loop in JAX",
-        "torch/block_fused": "PyTorch block_fused",
-        "torch/block_fused@bf16": "PyTorch block_fused",
-    }
+_BLOCK_FUSED = labelled("torch/block_fused", "torch/block_fused@bf16")
+_RIVALS = (
+    *labelled(PLAIN_TORCH, PLAIN_TENSORFLOW),
+    *(Variant(name, "the plain loop in JAX") for name in ("plain-jax/scan", "plain-jax/scan@bf16")),
+    *_BLOCK_FUSED,
 )
 RIVALS = tuple(
     Workload(
         name=name,
         task=LanguageTask(config=PRESETS[name], vocabulary_size=PTB_VOCABULARY),
-        variants=_VARIANTS,
+        variants=_RIVALS,
         baseline=PLAIN_TORCH,
         measured_twice="torch/block_fused",
     )
@@ -74,19 +76,16 @@ RIVALS = tuple(
 )
 
 _AWD = PRESETS["awd"].replace(vary_num_steps=False)
-_AWD_VARIANTS = {
-    "plain-awd/cudnn": "the plain loop of AWD-LSTM",
-    "plain-awd/cudnn@bf16": "the plain loop of AWD-LSTM",
-    "torch/block_fused": "PyTorch block_fused",
-    "torch/block_fused@bf16": "PyTorch block_fused",
-    "torch/cudnn": "PyTorch cudnn (nn.LSTM)",
-    "torch/cudnn@bf16": "PyTorch cudnn (nn.LSTM)",
-}
+_AWD_VARIANTS = (
+    *(Variant(name, "the plain loop of AWD-LSTM") for name in ("plain-awd/cudnn", "plain-awd/cudnn@bf16")),
+    *_BLOCK_FUSED,
+    *labelled("torch/cudnn", "torch/cudnn@bf16"),
+)
 AWD = (
     Workload(
         name="awd",
         task=LanguageTask(config=_AWD, vocabulary_size=PTB_VOCABULARY),
-        variants=name_variants(_AWD_VARIANTS),
+        variants=_AWD_VARIANTS,
         baseline="plain-awd/cudnn",
         measured_twice="torch/block_fused",
         # On two cores a step takes a second or two. Two rounds of a step in each process take ten minutes.
@@ -101,11 +100,9 @@ AWD_2X650 = (
         task=LanguageTask(
             config=_AWD.replace(num_layers=2, layer_sizes=(), hidden_size=650), vocabulary_size=PTB_VOCABULARY
         ),
-        variants=name_variants(
-            {
-                **_AWD_VARIANTS,
-                "plain-awd/cudnn-kept-memory@bf16": "the plain loop of AWD-LSTM, freed memory kept",
-            }
+        variants=(
+            *_AWD_VARIANTS,
+            Variant("plain-awd/cudnn-kept-memory@bf16", "the plain loop of AWD-LSTM, freed memory kept"),
         ),
         baseline="plain-awd/cudnn",
         measured_twice="torch/block_fused",
@@ -117,13 +114,7 @@ MOGRIFIER = tuple(
     Workload(
         name=name,
         task=LanguageTask(config=config, vocabulary_size=PTB_VOCABULARY),
-        variants=name_variants(
-            {
-                "torch/basic": "PyTorch basic",
-                "torch/block_fused": "PyTorch block_fused",
-                "torch/block_fused@bf16": "PyTorch block_fused",
-            }
-        ),
+        variants=(*labelled("torch/basic"), *_BLOCK_FUSED),
         baseline="torch/basic",
         measured_twice="torch/block_fused@bf16",
     )
@@ -141,7 +132,7 @@ COVERAGE = (
     Workload(
         name="small-2000-words",
         task=LanguageTask(config=PRESETS["small"], vocabulary_size=2_000),
-        variants=(Variant("torch/cudnn", "PyTorch cudnn (nn.LSTM)"),),
+        variants=labelled("torch/cudnn"),
         baseline="torch/cudnn",
         min_seconds=0.2,
     ),

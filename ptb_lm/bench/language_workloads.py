@@ -16,34 +16,44 @@ from ptb_lm.model.frameworks import FRAMEWORKS
 from ptb_lm.model.presets import PRESETS, RECIPES
 
 PTB_VOCABULARY = 10_000
-PLAIN_TORCH = "plain-torch/cudnn"
+PLAIN_TORCH, PLAIN_TENSORFLOW = "plain-torch/cudnn", "plain-tensorflow/keras"
 
-# The models that both frameworks have.
-MODELS = name_variants(
-    {
-        "torch/basic": "PyTorch basic",
-        "torch/block": "PyTorch block (LSTMCell)",
-        "torch/block_fused": "PyTorch block_fused",
-        "torch/cudnn": "PyTorch cudnn (nn.LSTM)",
-        "tensorflow/basic": "TensorFlow basic",
-        "tensorflow/block": "TensorFlow block (LSTMBlockCell)",
-        "tensorflow/block_fused": "TensorFlow block_fused (BlockLSTM)",
-        "tensorflow/cudnn": "TensorFlow cudnn (on a CPU: Keras's loop)",
-    }
-)
-
+# The models that both frameworks have, and their labels in tables.
+_MODELS = {
+    "torch/basic": "PyTorch basic",
+    "torch/block": "PyTorch block (LSTMCell)",
+    "torch/block_fused": "PyTorch block_fused",
+    "torch/cudnn": "PyTorch cudnn (nn.LSTM)",
+    "tensorflow/basic": "TensorFlow basic",
+    "tensorflow/block": "TensorFlow block (LSTMBlockCell)",
+    "tensorflow/block_fused": "TensorFlow block_fused (BlockLSTM)",
+    "tensorflow/cudnn": "TensorFlow cudnn (on a CPU: Keras's loop)",
+}
 # The loop that people write, and what they add to make it faster.
-_PLAIN_TORCH = name_variants(
-    {
-        PLAIN_TORCH: "the plain loop in PyTorch",
-        f"{PLAIN_TORCH}/compile": "the plain loop in PyTorch, torch.compile",
-        f"{PLAIN_TORCH}-kept-memory": "the plain loop in PyTorch, freed memory kept",
-    }
-)
-_PLAIN_TENSORFLOW = Variant("plain-tensorflow/keras", "the plain loop in Keras")
-# Only for small: it has no dropout, and its 20 steps and two layers keep the compiler busy enough.
-_WHOLE_STEP = Variant("outer-torch/cudnn/compile", "PyTorch cudnn, torch.compile of the whole step")
-_XLA = Variant("tensorflow/basic/xla", "TensorFlow basic, XLA")
+_PLAIN_TORCH = {
+    PLAIN_TORCH: "the plain loop in PyTorch",
+    f"{PLAIN_TORCH}/compile": "the plain loop in PyTorch, torch.compile",
+    f"{PLAIN_TORCH}-kept-memory": "the plain loop in PyTorch, freed memory kept",
+}
+_LABELS = {
+    **_MODELS,
+    **_PLAIN_TORCH,
+    PLAIN_TENSORFLOW: "the plain loop in Keras",
+    "tensorflow/basic/xla": "TensorFlow basic, XLA",
+    "torch/cudnn/eager": "PyTorch cudnn, eager",
+    "torch/cudnn/graph": "PyTorch cudnn, CUDA graph",
+    "torch/persistent/graph": "PyTorch persistent, CUDA graph",
+    "torch/block_fused/graph": "PyTorch block_fused, CUDA graph",
+    "outer-torch/cudnn/compile": "PyTorch cudnn, torch.compile of the whole step",
+}
+
+
+def labelled(*names: str) -> tuple[Variant, ...]:
+    """Return variants by name, with the labels that they have in every suite; in any precision."""
+    return tuple(Variant(name, _LABELS[Variant(name).base]) for name in names)
+
+
+MODELS = labelled(*_MODELS)
 
 
 _ptb_task = functools.partial(LanguageTask, vocabulary_size=PTB_VOCABULARY)
@@ -59,14 +69,7 @@ _WORD_LANGUAGE_MODEL = Workload(
     task=LanguageTask(
         config=PRESETS["large"].replace(max_grad_norm=0.25, learning_rate=20.0), vocabulary_size=35_000
     ),
-    variants=name_variants(
-        {
-            "plain-torch/cudnn": "the plain loop in PyTorch",
-            "torch/cudnn": "PyTorch cudnn (nn.LSTM)",
-            "tensorflow/block_fused": "TensorFlow block_fused (BlockLSTM)",
-            "tensorflow/cudnn": "TensorFlow cudnn (on a CPU: Keras's loop)",
-        }
-    ),
+    variants=labelled(PLAIN_TORCH, "torch/cudnn", "tensorflow/block_fused", "tensorflow/cudnn"),
     baseline=PLAIN_TORCH,
 )
 
@@ -81,27 +84,24 @@ _MEDIUM_BY_DEFAULT = Workload(
 PTB = (
     _preset(
         "small",
-        variants=(*_PLAIN_TORCH, _PLAIN_TENSORFLOW, *MODELS, _WHOLE_STEP),
+        # outer-torch is here alone: it has no dropout, and 20 steps of two layers keep a compiler busy.
+        variants=labelled(*_PLAIN_TORCH, PLAIN_TENSORFLOW, *_MODELS, "outer-torch/cudnn/compile"),
         baseline="torch/basic",
     ),
-    _preset("medium", variants=(*_PLAIN_TORCH, _PLAIN_TENSORFLOW, *MODELS), baseline="torch/basic"),
+    _preset("medium", variants=labelled(*_PLAIN_TORCH, PLAIN_TENSORFLOW, *_MODELS), baseline="torch/basic"),
     _MEDIUM_BY_DEFAULT,
-    _preset("large", variants=(*_PLAIN_TORCH, *MODELS, _XLA), baseline="torch/basic"),
+    _preset(
+        "large", variants=labelled(*_PLAIN_TORCH, *_MODELS, "tensorflow/basic/xla"), baseline="torch/basic"
+    ),
     _WORD_LANGUAGE_MODEL,
 )
 
 QUICK = (
     _preset(
         "small",
-        variants=name_variants(
-            {
-                "plain-torch/cudnn": "the plain loop in PyTorch",
-                "torch/basic": "PyTorch basic",
-                "torch/block": "PyTorch block (LSTMCell)",
-                "torch/block_fused": "PyTorch block_fused",
-                "torch/cudnn": "PyTorch cudnn (nn.LSTM)",
-                "tensorflow/block_fused": "TensorFlow block_fused (BlockLSTM)",
-            }
+        variants=labelled(
+            *(PLAIN_TORCH, "torch/basic", "torch/block", "torch/block_fused", "torch/cudnn"),
+            "tensorflow/block_fused",
         ),
         baseline=PLAIN_TORCH,
         minutes=4.5,  # and half a minute for what comes before and after
@@ -127,7 +127,7 @@ def _every_execution(framework: str) -> Iterator[Variant]:
 
 
 _EVERY = (
-    *(Variant(plain.name, plain.name) for plain in (*_PLAIN_TORCH, _PLAIN_TENSORFLOW)),
+    *(Variant(plain, plain) for plain in (*_PLAIN_TORCH, PLAIN_TENSORFLOW)),
     *_every_execution("torch"),
     *_every_execution("tensorflow"),
 )
@@ -187,19 +187,19 @@ STACKED_TASK = LanguageTask(
 
 # The fastest variants that there are, and the plain loop in TF32.
 _PEAK: dict[str, Any] = {
-    "variants": name_variants(
-        {
-            "plain-torch/cudnn@tf32": "the plain loop in PyTorch",
-            "plain-torch/cudnn@bf16": "the plain loop in PyTorch",
-            "torch/cudnn/eager@fp32": "PyTorch cudnn, eager",
-            "torch/cudnn/graph@fp32": "PyTorch cudnn, CUDA graph",
-            "torch/cudnn/graph@tf32": "PyTorch cudnn, CUDA graph",
-            "torch/cudnn/graph@bf16": "PyTorch cudnn, CUDA graph",
-            "torch/cudnn/graph@fp16": "PyTorch cudnn, CUDA graph",
-            "torch/persistent/graph@fp16": "PyTorch persistent, CUDA graph",
-            "torch/block_fused/graph@tf32": "PyTorch block_fused, CUDA graph",
-            "tensorflow/cudnn": "TensorFlow cudnn (CudnnRNNV3)",
-        }
+    "variants": (
+        *labelled(
+            "plain-torch/cudnn@tf32",
+            "plain-torch/cudnn@bf16",
+            "torch/cudnn/eager@fp32",
+            "torch/cudnn/graph@fp32",
+            "torch/cudnn/graph@tf32",
+            "torch/cudnn/graph@bf16",
+            "torch/cudnn/graph@fp16",
+            "torch/persistent/graph@fp16",
+            "torch/block_fused/graph@tf32",
+        ),
+        Variant("tensorflow/cudnn", "TensorFlow cudnn (CudnnRNNV3)"),
     ),
     "baseline": "plain-torch/cudnn@tf32",
     "measured_twice": "torch/cudnn/graph@tf32",
