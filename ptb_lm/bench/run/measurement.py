@@ -146,9 +146,9 @@ class Measurement:
         workload, worker = self.workload, self._ready(variant)
         if worker is None:
             return
+        warm_up = worker.warm_ups[pass_name]
+        planned = self._plan(variant, pass_name, warm_up)
         try:
-            warm_up = self._warm_up(worker)[pass_name]
-            planned = self._plan(variant, pass_name, warm_up)
             block, rates = self._block(worker, pass_name, planned.steps, self._precision(variant))
         except WorkerError as error:
             self.pool.drop(variant.name)
@@ -193,10 +193,10 @@ class Measurement:
         self._checked.setdefault(original(variant.name), worker.facts)
         return worker
 
-    def _warm_up(self, worker: pool.Worker) -> Mapping[str, WarmUp]:
+    def _warm_up(self, worker: pool.Worker) -> None:
         """Check and warm up a worker, if it was not."""
         limit = self.options.row_limit * WARM_UP_PART
-        return worker.warm_up(self.workload.passes, steps=self.workload.warm_up_steps, limit=limit)
+        worker.warm_up(self.workload.passes, steps=self.workload.warm_up_steps, limit=limit)
 
     def _block(
         self, worker: pool.Worker, pass_name: str, steps: int, precision: str

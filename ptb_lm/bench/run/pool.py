@@ -23,6 +23,7 @@ class Worker:
     Attributes:
         id: Number that no other worker of this record has.
         facts: The worker's description of itself, which grows with each part.
+        warm_ups: The steps before it was timed, by pass; empty until `warm_up` has done them.
         memory: Peak of its host memory, in bytes.
 
     Args:
@@ -52,7 +53,7 @@ class Worker:
         self.facts: dict[str, Any] = {}
         self._checked = checked
         self._refusal: WorkerError | None = None
-        self._warm_ups: dict[str, WarmUp] = {}
+        self.warm_ups: dict[str, WarmUp] = {}
         self._process = Process(WORKER, environment=machine.environment, timeout=timeout)
         chosen = {**asdict(options), "device": machine.device}
         self._process.send(order={"options": chosen, "workload": workload, "variant": variant})
@@ -72,7 +73,7 @@ class Worker:
                 self._refusal = error
                 raise
 
-    def warm_up(self, passes: Collection[str], *, steps: int, limit: float) -> dict[str, WarmUp]:
+    def warm_up(self, passes: Collection[str], *, steps: int, limit: float) -> None:
         """Do steps of each pass that are not counted, and check what the variant computes.
 
         The first worker of a program is compared with the reference, before these steps and after them. A
@@ -88,7 +89,7 @@ class Worker:
             WorkerError: It failed, is wrong, or cannot do the workload.
         """
         self.build()
-        if not self._warm_ups:
+        if not self.warm_ups:
             if self._checked is None:
                 self.facts |= self._process.ask(check=True)
             found = {each: self._warm_up_pass(each, steps=steps, limit=limit) for each in passes}
@@ -98,8 +99,7 @@ class Worker:
                 facts |= {name: earlier[name] for name in ("parity", "loss")}
                 facts["check"] = {**earlier["check"], "process": "another one, with the same first losses"}
             self.facts |= facts
-            self._warm_ups = found
-        return self._warm_ups
+            self.warm_ups = found
 
     def _warm_up_pass(self, pass_name: str, *, steps: int, limit: float) -> WarmUp:
         # A compiler that compiles more than once does so in the first two steps.
