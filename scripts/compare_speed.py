@@ -2,9 +2,10 @@
 
     PTB_LM_BEFORE=COMMIT python scripts/compare_speed.py small block_fused fp32 [--processes N]
 
-Both packages are in one process. Blocks of steps alternate in the order today, before, before, today, so that
-drift of the machine cancels: two versions of nearly equal speed can be told apart by one per cent. It prints
-the speed of today over that of before, the geometric mean over processes, with its 95 % interval.
+Both packages are in one process, and do the steps that the benchmark times. Blocks of steps alternate in the
+order today, before, before, today, so that drift of the machine cancels: two versions of nearly equal speed
+can be told apart by one per cent. It prints the speed of today over that of before, the geometric mean over
+processes, with its 95 % interval.
 """
 
 import argparse
@@ -13,24 +14,16 @@ import os
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.rivals import before
+from benchmarks.studies import prepare
+from ptb_lm.bench import variants
 from ptb_lm.bench.intervals import geometric_mean
+from ptb_lm.bench.run.timed_steps import LanguageSteps
 from ptb_lm.common import cli
-from ptb_lm.model import backend, parameters
-from ptb_lm.model.backend import Backend
-from ptb_lm.model.choice import Choice
-from ptb_lm.model.presets import RECIPES
 
-WINDOWS = 40  # distinct ones
-VOCABULARY = 10_000
 ROUNDS = 8
 BLOCK_STEPS = {"small": 10, "medium": 2}
 
@@ -62,43 +55,21 @@ def main() -> int:
 
 def measure(preset: str, model: str, precision: str) -> float:
     """Return the speed of today over that of before: the median of rounds."""
-    config = RECIPES["tutorial"][preset]
-    weights = parameters.draw_initial(config, VOCABULARY, seed=1)
-    choice = Choice.create(model=model, precision=precision, device="cpu")
-    today = time_blocks(backend.build(config, weights, choice))
-    build_before = getattr(before, model)
-    earlier = time_blocks(build_before(config, weights, **choice.to_json()))
-    steps = BLOCK_STEPS[preset]
-    today(steps), earlier(steps)
+    variants.add(f"before=benchmarks.rivals.before:{model}")
+    today, earlier = (
+        prepare(variant, recipe="tutorial", config=preset, device="cpu", precision=precision)
+        for variant in (f"torch/{model}", "before/custom")
+    )
+
+    def block(steps: LanguageSteps) -> float:
+        return steps.block("train", BLOCK_STEPS[preset], untimed=0)
+
+    block(today), block(earlier)
     rounds = []
     for _ in range(ROUNDS):
-        first, *others, last = today(steps), earlier(steps), earlier(steps), today(steps)
+        first, *others, last = map(block, (today, earlier, earlier, today))
         rounds.append(sum(others) / (first + last))
     return statistics.median(rounds)
-
-
-def time_blocks(model: Backend) -> Callable[[int], float]:
-    """Return a function that does some training steps, and returns their seconds."""
-    batch, window = model.config.batch_size, model.config.num_steps
-    ids = np.random.default_rng(1).integers(VOCABULARY, size=(batch, window * WINDOWS + 1))
-    rows_BL = model.to_device(ids.astype(np.int32))
-    state, done = model.zero_state(batch), 0
-
-    def block(steps: int) -> float:
-        nonlocal state, done
-        model.read([])
-        start, losses = time.perf_counter(), []
-        for _ in range(steps):
-            begin = done % WINDOWS * window
-            x_BT = rows_BL[:, begin : begin + window]
-            y_BT = rows_BL[:, begin + 1 : begin + window + 1]
-            state, loss = model.train_step(x_BT, y_BT, state, learning_rate=0.1)
-            losses.append(loss)
-            done += 1
-        model.read(losses)
-        return time.perf_counter() - start
-
-    return block
 
 
 if __name__ == "__main__":
