@@ -63,7 +63,7 @@ install() {
     local python=.venv/bin/python
     # Of pip the version is unpacked last: where it is missing, pip was not installed to its end.
     "$python" -c 'import importlib.metadata as m; m.version("pip")' 2> /dev/null || python="$(find_python)"
-    echo "Setting up .venv with $("$python" --version)${extras:+ and the extras $extras}; once, some minutes." >&2
+    echo "Setting up .venv with $("$python" --version)${extras:+ and the extras $extras}; once, in a few minutes." >&2
     [[ "$python" == .venv/bin/python ]] || "$python" -m venv .venv
     # What has no package for this Python is left out; its tests are skipped.
     local possible=",$extras,"

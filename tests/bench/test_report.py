@@ -196,10 +196,10 @@ def test_every_pair_has_the_ratio_that_a_report_to_that_baseline_has(tmp_path: P
 def test_published_figures_stand_beside_ours(rich_report: Document) -> None:
     table = cells(section(rich_report, "ptb: small").published[0].table)
     block = table["tensorflow/block"]
-    assert (block["hardware"], block["published: words a second"]) == ("Tesla P40", "17,000")
+    assert (block["hardware"], block["published: words per second"]) == ("Tesla P40", "17,000")
     assert block["published: × BasicLSTMCell"] == "1.13"
     assert number(block["here: × BasicLSTMCell"]) == pytest.approx(1.1, rel=0.05)
-    assert table["tensorflow/cudnn"]["here: words a second"] == "–", "it was not measured"
+    assert table["tensorflow/cudnn"]["here: words per second"] == "–", "it was not measured"
     stacked = section(rich_report, "stacked-lm: 3x256").published
     rows = [row for captioned in stacked if captioned.table for row in captioned.table.rows]
     ours = next(
@@ -229,7 +229,7 @@ def test_in_another_suite_only_what_was_measured_has_figures_beside_it(tmp_path:
     assert not section(document(tmp_path / "a", [row()]), "small").published
     report = document(tmp_path / "b", [row(), row(variant="tensorflow/block")])
     choe, titan = section(report, "small").published  # and not the source whose figures are of large
-    assert cells(choe.table)["tensorflow/block"]["here: words a second"] == "8,000"
+    assert cells(choe.table)["tensorflow/block"]["here: words per second"] == "8,000"
     assert "Titan X" in str(titan.table)
 
 
