@@ -6,7 +6,7 @@ one size, and dropout can only stand between them; here there is none.
 Shapes: L = layers, T = time steps, B = batch, I = input width, H = hidden units.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ptb_lm.torch_backend  # noqa: F401  (what torch reads when it is imported)
@@ -22,7 +22,6 @@ from typing_extensions import override
 from ptb_lm.bench.rivals.plain_torch import lstm_parameters
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.dropout_places import Dropout
 from ptb_lm.torch_backend.cells import Layer, LayerState, ParameterView
 from ptb_lm.torch_backend.stack import RecurrentStack, State
 
@@ -61,7 +60,7 @@ class OneCallStack(RecurrentStack):
 
     @override
     def forward(
-        self, x_TBI: Tensor, state: State, *, dropout: Dropout, lengths_B: Tensor | None = None
+        self, x_TBI: Tensor, state: State, *, masks: Sequence[Tensor] = (), lengths_B: Tensor | None = None
     ) -> tuple[Tensor, list[LayerState]]:
         assert lengths_B is None, "all of T"
         h_LBH, c_LBH = (torch.stack(parts) for parts in zip(*state, strict=True))

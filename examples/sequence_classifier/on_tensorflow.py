@@ -9,7 +9,6 @@ import ptb_lm.tf_backend  # noqa: F401  (TensorFlow, quietly, after Triton)
 # isort: split
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays, in_model_context
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.dropout_places import Dropout, no_dropout
 from ptb_lm.tf_backend.adam import Adam
 from ptb_lm.tf_backend.cells import assign, layer_type
 from ptb_lm.tf_backend.dropout import draw_mask, new_stream
@@ -79,12 +77,9 @@ class TensorFlowClassifier(Classifier):
             tf.TensorSpec([None, None, config.input_size], self.dtype),
             tf.TensorSpec([None], tf.int32),
         ]
-        loss, gradients = (
-            partial(compute, dropout=no_dropout) for compute in (self._loss, self._loss_and_gradients)
-        )
         self.train_function = apply_execution(self._train, choice.execution)
-        self.forward_function = apply_execution(loss, choice.execution)
-        self.gradients_function = apply_execution(gradients, choice.execution)
+        self.forward_function = apply_execution(self._loss, choice.execution)
+        self.gradients_function = apply_execution(self._loss_and_gradients, choice.execution)
         self.predict_function = apply_execution(self._log_probabilities, choice.execution, signature)
         self.load_weights(weights)
 
@@ -92,11 +87,16 @@ class TensorFlowClassifier(Classifier):
         """Return a context with the model's device; see in_model_context."""
         return tf.device(self.device.name)
 
-    def dropout(self, x: tf.Tensor) -> tf.Tensor:
-        """Return x with a fresh mask of inverted dropout applied."""
-        if self.config.keep_prob == 1:
-            return x
-        return x * draw_mask(self.mask_stream, tf.shape(x), self.config.keep_prob, x.dtype)
+    def draw_masks(self, batch: int, steps: int) -> list[tf.Tensor]:
+        """Return fresh masks of inverted dropout, of each layer's input and the features; none without it."""
+        config = self.config
+        if config.keep_prob == 1:
+            return []
+        directions = 2 if config.bidirectional else 1
+        *widths, top = (config.input_size, *(directions * hidden for hidden in config.hidden_sizes))
+        features = (batch, top) if config.loss == "cross_entropy" else (steps, batch, top)
+        shapes = [*((steps, batch, width) for width in widths), features]
+        return [draw_mask(self.mask_stream, shape, config.keep_prob, self.dtype) for shape in shapes]
 
     @property
     @override
@@ -177,7 +177,8 @@ class TensorFlowClassifier(Classifier):
 
     def _train(self, x_BTI: tf.Tensor, labels: tf.Tensor, lengths_B: tf.Tensor | None) -> tf.Tensor:
         """Do one step of Adam; return the loss before it."""
-        loss, gradients = self._loss_and_gradients(x_BTI, labels, lengths_B, dropout=self.dropout)
+        masks = self.draw_masks(*x_BTI.shape[:2])
+        loss, gradients = self._loss_and_gradients(x_BTI, labels, lengths_B, masks)
         clip = self.config.clip_value
         if clip is not None:
             gradients = [tf.clip_by_value(gradient, -clip, clip) for gradient in gradients]
@@ -185,17 +186,25 @@ class TensorFlowClassifier(Classifier):
         return loss
 
     def _loss_and_gradients(
-        self, x_BTI: tf.Tensor, labels: tf.Tensor, lengths_B: tf.Tensor | None, *, dropout: Dropout
+        self,
+        x_BTI: tf.Tensor,
+        labels: tf.Tensor,
+        lengths_B: tf.Tensor | None,
+        masks: Sequence[tf.Tensor] = (),
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Return the loss and its gradients with respect to the trained variables."""
         with tf.GradientTape() as tape:
-            loss = self._loss(x_BTI, labels, lengths_B, dropout=dropout)
+            loss = self._loss(x_BTI, labels, lengths_B, masks)
         return loss, tape.gradient(loss, self.trained)
 
     def _loss(
-        self, x_BTI: tf.Tensor, labels: tf.Tensor, lengths_B: tf.Tensor | None, *, dropout: Dropout
+        self,
+        x_BTI: tf.Tensor,
+        labels: tf.Tensor,
+        lengths_B: tf.Tensor | None,
+        masks: Sequence[tf.Tensor] = (),
     ) -> tf.Tensor:
-        logits = self._logits(x_BTI, lengths_B, dropout)
+        logits = self._logits(x_BTI, lengths_B, masks)
         if self.config.loss == "ctc":
             nll_B = _ctc(logits, labels, lengths_B)
         else:
@@ -204,18 +213,22 @@ class TensorFlowClassifier(Classifier):
 
     def _log_probabilities(self, x_BTI: tf.Tensor, lengths_B: tf.Tensor) -> tf.Tensor:
         """Return the log-probabilities without dropout: [B, C], or [B, T, C] for CTC."""
-        log_p = tf.nn.log_softmax(self._logits(x_BTI, lengths_B, no_dropout))
+        log_p = tf.nn.log_softmax(self._logits(x_BTI, lengths_B))
         return tf.transpose(log_p, [1, 0, 2]) if self.config.loss == "ctc" else log_p
 
-    def _logits(self, x_BTI: tf.Tensor, lengths_B: tf.Tensor | None, dropout: Dropout) -> tf.Tensor:
+    def _logits(
+        self, x_BTI: tf.Tensor, lengths_B: tf.Tensor | None, masks: Sequence[tf.Tensor] = ()
+    ) -> tf.Tensor:
         """Return [B, C], or [T, B, C] for CTC."""
         x_TBI = tf.transpose(x_BTI, [1, 0, 2])
         zeros = self.stack.zero_state(tf.shape(x_TBI)[1])
-        features, state = self.stack(x_TBI, zeros, dropout=dropout, lengths_B=lengths_B)
+        features, state = self.stack(x_TBI, zeros, masks=masks[:-1], lengths_B=lengths_B)
         if self.config.loss == "cross_entropy":
             directions = len(self.stack.layers[-1])
             features = tf.concat([h_BH for h_BH, _ in state[-directions:]], 1)
-        return tf.tensordot(dropout(features), self.kernel_KC, 1) + self.bias_C
+        if masks:
+            features *= masks[-1]
+        return tf.tensordot(features, self.kernel_KC, 1) + self.bias_C
 
 
 def _ctc(logits_TBC: tf.Tensor, labels_BU: tf.Tensor, lengths_B: tf.Tensor | None) -> tf.Tensor:

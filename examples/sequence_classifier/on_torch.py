@@ -23,7 +23,7 @@ from ptb_lm.common import host
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.backend import Arrays, in_model_context
 from ptb_lm.model.choice import Choice
-from ptb_lm.model.dropout_places import Dropout, MaskSpec, no_dropout
+from ptb_lm.model.dropout_places import MaskSpec
 from ptb_lm.torch_backend.cells import ParameterView, export_arrays, load_arrays
 from ptb_lm.torch_backend.dropout import derive_seed, draw_mask
 from ptb_lm.torch_backend.runtime import Runtime, apply_execution
@@ -74,12 +74,15 @@ class TorchClassifier(Classifier):
             model, config.input_size, config.hidden_sizes, bidirectional=config.bidirectional
         )
 
-    def dropout(self, x: Tensor) -> Tensor:
-        """Return x with a fresh mask of inverted dropout applied."""
-        if self.config.keep_prob == 1:
-            return x
-        spec = MaskSpec(tuple(x.shape), self.config.keep_prob)
-        return x * draw_mask(spec, self.mask_stream, x.dtype)
+    def draw_masks(self, samples: int, steps: int) -> list[Tensor]:
+        """Return fresh masks of inverted dropout, of the input and each layer's output; none without it."""
+        config = self.config
+        if config.keep_prob == 1:
+            return []
+        directions = 2 if config.bidirectional else 1
+        widths = (config.input_size, *(directions * hidden for hidden in config.hidden_sizes))
+        specs = [MaskSpec((steps, samples, width), config.keep_prob) for width in widths]
+        return [draw_mask(spec, self.mask_stream, self.dtype) for spec in specs]
 
     @property
     @override
@@ -116,7 +119,7 @@ class TorchClassifier(Classifier):
     @in_model_context
     def train_step(self, batch: Batch) -> Tensor:
         self.optimizer.zero_grad()
-        loss = self._loss(batch, self.dropout)
+        loss = self._loss(batch, self.draw_masks(*batch.x_BTI.shape[:2]))
         loss.backward()
         if self.config.clip_value is not None:
             nn.utils.clip_grad_value_(self.trained, self.config.clip_value)
@@ -131,13 +134,13 @@ class TorchClassifier(Classifier):
     @in_model_context
     @torch.no_grad()
     def forward_step(self, batch: Batch) -> Tensor:
-        return self._loss(batch, no_dropout)
+        return self._loss(batch)
 
     @override
     @in_model_context
     def loss_and_gradients(self, batch: Batch) -> tuple[float, Arrays]:
         self.optimizer.zero_grad()
-        loss = self._loss(batch, no_dropout)
+        loss = self._loss(batch)
         loss.backward()
         gradients = {
             name: view._replace(parameter=torch.as_tensor(view.parameter.grad))
@@ -151,7 +154,7 @@ class TorchClassifier(Classifier):
     def predict(
         self, x_BTI: NDArray[np.float32], lengths_B: NDArray[np.int32] | None = None
     ) -> LogProbabilities:
-        log_p = self._log_probabilities(self.stack, x_BTI, lengths_B, no_dropout)
+        log_p = self._log_probabilities(self.stack, x_BTI, lengths_B)
         scores: LogProbabilities = (
             (log_p.transpose(0, 1) if self.config.loss == "ctc" else log_p).cpu().numpy()
         )
@@ -165,7 +168,7 @@ class TorchClassifier(Classifier):
         numbers: list[float] = torch.stack(list(losses)).tolist()
         return numbers
 
-    def _loss(self, batch: Batch, dropout: Dropout) -> Tensor:
+    def _loss(self, batch: Batch, masks: Sequence[Tensor] = ()) -> Tensor:
         """Return the loss averaged over the batch, []."""
         if batch.lengths_B is not None and self.runtime.execution == "compile":
             others = {*self.choice.framework_row.options(self.choice.model)["execution"]} - {"compile"}
@@ -174,7 +177,7 @@ class TorchClassifier(Classifier):
                 f"it would compile every batch again; choose from {', '.join(sorted(others))}"
             )
         check_labels(batch.labels, self.config)
-        log_p = self._log_probabilities(self.executed_stack, batch.x_BTI, batch.lengths_B, dropout)
+        log_p = self._log_probabilities(self.executed_stack, batch.x_BTI, batch.lengths_B, masks)
         labels = torch.from_numpy(batch.labels.astype(np.int64)).to(self.device, non_blocking=True)
         if self.config.loss == "cross_entropy":
             loss: Tensor = functional.nll_loss(log_p, labels)
@@ -190,7 +193,7 @@ class TorchClassifier(Classifier):
         stack: RecurrentStack,
         x_BTI: NDArray[np.float32],
         lengths_B: NDArray[np.int32] | None,
-        dropout: Dropout,
+        masks: Sequence[Tensor] = (),
     ) -> Tensor:
         """Return the log-probabilities: [B, C], or [T, B, C] for CTC."""
         samples, steps, _ = x_BTI.shape
@@ -198,8 +201,8 @@ class TorchClassifier(Classifier):
         x_BTI = np.ascontiguousarray(x_BTI)  # torch refuses an array that is reversed
         x_TBI = torch.from_numpy(x_BTI).to(self.device, self.dtype, non_blocking=True).transpose(0, 1)
         lengths = None if lengths_B is None else _as_tensor(lengths_B, samples, steps)
-        output_TBK, _ = stack(x_TBI, self.stack.zero_state(samples), dropout=dropout, lengths_B=lengths)
-        output_TBK = dropout(output_TBK)
+        output_TBK, _ = stack(x_TBI, self.stack.zero_state(samples), masks=masks[:-1], lengths_B=lengths)
+        output_TBK = output_TBK * masks[-1] if masks else output_TBK
         features = output_TBK if self.config.loss == "ctc" else self._final_state(output_TBK, lengths)
         logits: Tensor = self.dense(features)
         return logits.log_softmax(dim=-1)

@@ -8,13 +8,12 @@ Shapes: B = batch, T = time steps, E = embedding width, H = hidden units, L = la
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from ptb_lm.model.config import Config
 
 Mask = TypeVar("Mask")
 Other = TypeVar("Other")
-Dropout = Callable[[Any], Any]  # from a tensor of a framework to one of the same shape
 
 
 class MaskSpec(NamedTuple):
@@ -75,16 +74,3 @@ def hash_to_seed(origin: bytes, place: str) -> int:
     """
     digest = hashlib.sha256(origin + f" {place}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
-
-
-def no_dropout(x: Any) -> Any:
-    """Return x unchanged; evaluation uses this."""
-    return x
-
-
-def apply_in_order(masks: Sequence[Any]) -> Dropout:
-    """Return a function that applies one mask per call; without masks it changes nothing."""
-    if not masks:
-        return no_dropout
-    remaining = iter(masks)
-    return lambda x: x * next(remaining)

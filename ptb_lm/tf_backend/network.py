@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import no_dropout
 from ptb_lm.tf_backend.cells import Layer, LayerState, assign
 from ptb_lm.tf_backend.loss import Loss, SoftmaxCrossEntropy, SoftmaxLayer, TiedSoftmaxLayer, pack_loss
 from ptb_lm.tf_backend.stack import RecurrentStack
@@ -107,7 +106,7 @@ class Network:
     def _outputs(self, x_BT: tf.Tensor, state: State) -> tuple[tf.Tensor, State]:
         """Return the top layer's output [T, B, H] without dropout, and the state after."""
         x_TBE = tf.gather(self.embedding_VE, tf.transpose(x_BT))
-        return self.stack(x_TBE, state, dropout=no_dropout)
+        return self.stack(x_TBE, state)
 
 
 def to_time_major(ids_BT: tf.Tensor) -> tf.Tensor:

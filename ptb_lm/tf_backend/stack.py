@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from ptb_lm.model import parameters
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.cells.cell import Cell
-from ptb_lm.model.dropout_places import Dropout
 from ptb_lm.model.parameters import DEFAULT_CELL
 from ptb_lm.tf_backend.cells import Layer, LayerState
 
@@ -22,6 +21,7 @@ from ptb_lm.tf_backend.cells import Layer, LayerState
 class RecurrentStack:
     """Recurrent layers, each in one direction or both, with dropout on the input of each.
 
+    The top output is the caller's to drop.
     A bidirectional layer's output is both directions', the forward one first. The state is what is
     carried of each layer and direction: layer 0 forward, layer 0 reverse if there is one, layer 1 forward ...
 
@@ -67,7 +67,7 @@ class RecurrentStack:
         x_TBI: tf.Tensor,
         state: Sequence[LayerState],
         *,
-        dropout: Dropout,
+        masks: Sequence[tf.Tensor] = (),
         lengths_B: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, list[LayerState]]:
         """Return the output [T, B, K] and the state after.
@@ -75,7 +75,7 @@ class RecurrentStack:
         Args:
             x_TBI: The input. Beyond a sample's length it may hold anything, NaN too: nothing depends on it.
             state: The state before each layer's and direction's first step.
-            dropout: A function of the input of each layer; the top output is the caller's to drop.
+            masks: Dropout's mask of the input of each layer, which broadcasts to it. Empty: no dropout.
             lengths_B: Steps of each sample, 1 to T. The output beyond them is zero. A state after is the one
                 after the last valid step, or, of a reverse direction, after it has read from there down to
                 step 0. None: all T.
@@ -83,8 +83,9 @@ class RecurrentStack:
         before, after = iter(state), []
         if lengths_B is not None:
             x_TBI = _zero_padding(x_TBI, lengths_B)
-        for directions in self.layers:
-            x_TBI = dropout(x_TBI)
+        for index, directions in enumerate(self.layers):
+            if masks:
+                x_TBI *= masks[index]
             outputs = []
             for layer, in_order in zip(directions, (_keep, _reverse), strict=False):
                 output_TBH, layer_state = layer(in_order(x_TBI, lengths_B), next(before), lengths_B)

@@ -18,7 +18,6 @@ from ptb_lm.model import carried
 from ptb_lm.model.backend import Arrays
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import apply_in_order
 from ptb_lm.tf_backend.adam import Adam
 from ptb_lm.tf_backend.distribution import Distribution
 from ptb_lm.tf_backend.dropout import (
@@ -155,7 +154,6 @@ class TrainingStep:
         network, (batch, steps) = self._networks[device], x_BT.shape
         ids_N, targets_N = to_time_major(x_BT), to_time_major(y_BT)
         masks = self.dropouts[device].draw(batch, steps)
-        dropout = apply_in_order(masks.units)
         factors = network.stack.recurrent_factors(masks.weights)
         embedded_NE = tf.gather(network.embedding_VE, ids_N)
         with _mask_weights(network.stack.variables, factors):
@@ -165,8 +163,9 @@ class TrainingStep:
                 if "embedding" in masks.weights:
                     x_NE *= tf.gather(masks.weights["embedding"], ids_N)
                 x_TBE = tf.reshape(x_NE, [steps, batch, -1])
-                raw_TBH, state = network.stack(x_TBE, state, dropout=dropout)
-                output_NH = tf.reshape(dropout(raw_TBH), [steps * batch, -1])
+                raw_TBH, state = network.stack(x_TBE, state, masks=masks.units[:-1])
+                output_TBH = raw_TBH * masks.units[-1] if masks.units else raw_TBH
+                output_NH = tf.reshape(output_TBH, [steps * batch, -1])
             nll_N, d_output_NH, d_softmax = network.softmax.loss_and_gradients(
                 output_NH, targets_N, 1 / batch
             )

@@ -24,7 +24,7 @@ from ptb_lm.data.text import Ids
 from ptb_lm.model.backend import Arrays, Backend, StepMetrics, in_model_context
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import Masks, no_dropout
+from ptb_lm.model.dropout_places import Masks
 from ptb_lm.model.ranks import SINGLE_PROCESS, Ranks
 from ptb_lm.torch_backend import cpu, lstm
 from ptb_lm.torch_backend.cells import export_arrays
@@ -189,9 +189,7 @@ class TorchBackend(Backend):
     def evaluate_step(self, x_BT: TokenArray, y_BT: TokenArray, state: State) -> tuple[State, Loss]:
         ids_N, targets_N = (to_time_major(words_BT, self.device).flatten() for words_BT in (x_BT, y_BT))
         stack = self.network.choose_stack(*x_BT.shape)
-        output_TBH, state = stack(
-            embed(self.network.embedding_VE, ids_N, x_BT.shape[0], self.dtype), state, dropout=no_dropout
-        )
+        output_TBH, state = stack(embed(self.network.embedding_VE, ids_N, x_BT.shape[0], self.dtype), state)
         nll_N = self.network.softmax.losses(output_TBH.flatten(0, 1), targets_N)
         zero = nll_N.new_zeros((), dtype=torch.float64)
         loss = pack_loss(nll_N, *([zero] if self.precision.loss_scale == 1 else [zero, zero]))
@@ -242,7 +240,7 @@ class TorchBackend(Backend):
         # All products of the layers, some of which are torch's own: the setting is there, or not, for every
         # thread of the process, so that other calls would decide which library computes them.
         with cpu.use_float32_library(embedded_TBE), cpu.use_few_shapes():
-            output_TBH, after = self.network.stack(embedded_TBE, state, dropout=no_dropout, lengths_B=lengths)
+            output_TBH, after = self.network.stack(embedded_TBE, state, lengths_B=lengths)
         return output_TBH, after
 
 

@@ -13,7 +13,6 @@ from typing_extensions import override
 
 from ptb_lm.model import cells
 from ptb_lm.model.cells.cell import Cell
-from ptb_lm.model.dropout_places import Dropout
 from ptb_lm.model.parameters import DEFAULT_CELL
 from ptb_lm.torch_backend.cells import PREFIXES, Layer, LayerState, ParameterView, StackLayer, ValidSteps
 
@@ -145,14 +144,14 @@ class RecurrentStack(nn.Module):
         return [zeros for layer in self.layers for zeros in layer.zero_state(batch_size)]
 
     def forward(
-        self, x_TBI: Tensor, state: State, *, dropout: Dropout, lengths_B: Tensor | None = None
+        self, x_TBI: Tensor, state: State, *, masks: Sequence[Tensor] = (), lengths_B: Tensor | None = None
     ) -> tuple[Tensor, list[LayerState]]:
         """Return the output [T, B, K], and the state after the sequence.
 
         Args:
             x_TBI: The input.
             state: The state before the sequence.
-            dropout: Function that is applied to the input of each layer.
+            masks: Dropout's mask of the input of each layer, which broadcasts to it. Empty: no dropout.
             lengths_B: Valid steps of each sample, from 1 to T, on the CPU; None: all. The steps after them
                 are padding and influence nothing: a layer that reads backward begins at the last valid step,
                 the output is zero beyond it, and so is the gradient with respect to the input.
@@ -163,7 +162,8 @@ class RecurrentStack(nn.Module):
         directions = len(state) // len(self.layers)
         for index, layer in enumerate(self.layers):
             before = state[index * directions : (index + 1) * directions]
-            output, layer_after = layer(dropout(output), before, valid_steps)
+            inputs = output * masks[index] if masks else output
+            output, layer_after = layer(inputs, before, valid_steps)
             after.extend(layer_after)
         return output, after
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ptb_lm.model import carried
 from ptb_lm.model.backend import Arrays
-from ptb_lm.model.dropout_places import apply_in_order
 from ptb_lm.model.ranks import Ranks
 from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.dropout import (
@@ -119,7 +118,7 @@ class TrainingStep:
         if "embedding" in masks.weights:
             x_TBE = x_TBE * masks.weights["embedding"][ids_N].view(-1, batch, 1)
         with mask_weights(weight_masks):
-            raw_TBH, state = stack(x_TBE, state, dropout=apply_in_order(masks.units))
+            raw_TBH, state = stack(x_TBE, state, masks=masks.units[:-1])
             nll_N, d_raw_TBH = self.compute_loss_and_gradient(
                 raw_TBH.detach(), targets_N, mask=masks.units[-1] if masks.units else None
             )

@@ -12,7 +12,6 @@ from ptb_lm.model.reference import stack_backward, stack_forward
 
 tf = pytest.importorskip("tensorflow")
 
-from ptb_lm.model.dropout_places import no_dropout  # noqa: E402
 from ptb_lm.tf_backend.cells import Layer, assign, layer_type  # noqa: E402
 from ptb_lm.tf_backend.runtime import DTYPES, apply_execution  # noqa: E402
 from ptb_lm.tf_backend.stack import RecurrentStack  # noqa: E402
@@ -87,12 +86,9 @@ def measure(stack: RecurrentStack, inputs: Inputs, execution: str, xs_TBI: list[
     lengths_B = None if inputs.lengths_B is None else tf.constant(inputs.lengths_B)
 
     def run(x_TBI: Any, state: Any) -> Any:
-        remaining = iter(masks)
         with tf.GradientTape() as tape:
             tape.watch((x_TBI, state))
-            output_TBK, after = stack(
-                x_TBI, state, dropout=lambda x: x * next(remaining), lengths_B=lengths_B
-            )
+            output_TBK, after = stack(x_TBI, state, masks=masks, lengths_B=lengths_B)
         gradients = tape.gradient(
             [output_TBK, after], [x_TBI, state, *stack.variables], output_gradients=[d_output_TBK, d_state]
         )
@@ -195,7 +191,7 @@ def test_without_lengths_nothing_is_masked() -> None:
     stack = RecurrentStack(layer_type("basic", gpu=False), WIDTH, HIDDEN, unroll="static", dtype=tf.float32)
 
     def run(x_TBI: Any) -> Any:
-        return stack(x_TBI, stack.zero_state(BATCH), dropout=no_dropout)
+        return stack(x_TBI, stack.zero_state(BATCH))
 
     graph = tf.function(run).get_concrete_function(tf.TensorSpec([STEPS, BATCH, WIDTH])).graph
     kinds = {operation.type for operation in graph.get_operations()}

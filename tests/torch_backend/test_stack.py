@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ptb_lm.model import cells, parameters, reference
 from ptb_lm.model.cells import CELLS
 from ptb_lm.model.cells.cell import Cell
-from ptb_lm.model.dropout_places import MaskSpec, no_dropout
+from ptb_lm.model.dropout_places import MaskSpec
 from ptb_lm.torch_backend.cells import Layer, StackLayer, ValidSteps
 from ptb_lm.torch_backend.dropout import draw_mask
 from ptb_lm.torch_backend.runtime import apply_execution
@@ -77,7 +77,7 @@ def measure(
     ]
     lengths_B = None if lengths is None else torch.tensor(lengths)
     stack.zero_grad()
-    output, after = (run or stack)(x_TBI, state, dropout=no_dropout, lengths_B=lengths_B)
+    output, after = (run or stack)(x_TBI, state, lengths_B=lengths_B)
     d_output, d_state = tensors(4, bidirectional, output.shape[2])
     pairs = [(output, d_output)]
     for part, d_part in zip(after, d_state, strict=True):
@@ -199,23 +199,21 @@ def test_values_of_the_padding_change_no_bit(model: str, bidirectional: bool, ex
 def test_dropout_is_in_every_place_the_reference_has_it(
     model: str, bidirectional: bool, lengths: list[int] | None
 ) -> None:
-    generator, masks = torch.Generator().manual_seed(0), list[np.ndarray]()
-
-    def record(x: Tensor) -> Tensor:
-        mask = draw_mask(MaskSpec(tuple(x.shape), 0.5), generator, x.dtype)
-        masks.append(mask.numpy())
-        return x * mask
-
+    generator, directions = torch.Generator().manual_seed(0), 2 if bidirectional else 1
+    *masks, top_mask = (
+        draw_mask(MaskSpec((STEPS, BATCH, width), 0.5), generator, torch.float64)
+        for width in (INPUTS, *(directions * hidden for hidden in HIDDEN))
+    )
     x_TBI, state = tensors(2, bidirectional)
     stack = build(model, bidirectional)
     lengths_B = None if lengths is None else torch.tensor(lengths)
-    output = record(stack(x_TBI, state, dropout=record, lengths_B=lengths_B)[0])
+    output = top_mask * stack(x_TBI, state, masks=masks, lengths_B=lengths_B)[0]
     expected, _, _ = reference.stack_forward(
         random_weights(bidirectional),
         x_TBI.numpy(),
         [(h.numpy(), c.numpy()) for h, c in state],
         lengths_B=None if lengths is None else np.array(lengths),
-        masks=masks,
+        masks=[mask.numpy() for mask in (*masks, top_mask)],
     )
     np.testing.assert_allclose(output.detach().numpy(), expected, rtol=0, atol=1e-12)
 
@@ -251,7 +249,7 @@ def test_a_window_leaves_a_state_of_the_precision_of_the_first(
     """A saved state is read in that of a zero state: else a resumed run would round it."""
     stack = build(model, False, dtype=dtype, cell=cells.get(cell))
     before = stack.zero_state(BATCH)
-    _, after = stack(torch.ones(STEPS, BATCH, INPUTS, dtype=dtype), before, dropout=no_dropout)
+    _, after = stack(torch.ones(STEPS, BATCH, INPUTS, dtype=dtype), before)
     assert [[each.dtype for each in parts] for parts in after] == [
         [each.dtype for each in parts] for parts in before
     ]

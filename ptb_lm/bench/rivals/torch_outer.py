@@ -10,7 +10,7 @@ There is no dropout: its masks are drawn outside of what is compiled.
 Shapes: T = time steps, B = batch, I = input width, H = hidden units.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import ptb_lm.torch_backend  # noqa: F401  (what torch reads when it is imported)
@@ -24,7 +24,6 @@ from typing_extensions import override
 from ptb_lm.common.errors import UserError
 from ptb_lm.model.choice import Choice
 from ptb_lm.model.config import Config
-from ptb_lm.model.dropout_places import Dropout
 from ptb_lm.torch_backend.backend import TorchBackend
 from ptb_lm.torch_backend.cells import Layer, LSTMState
 from ptb_lm.torch_backend.runtime import apply_execution, prepare_compiler
@@ -59,7 +58,7 @@ class Stack(RecurrentStack):
 
     @override
     def forward(
-        self, x_TBI: Tensor, state: State, *, dropout: Dropout, lengths_B: Tensor | None = None
+        self, x_TBI: Tensor, state: State, *, masks: Sequence[Tensor] = (), lengths_B: Tensor | None = None
     ) -> tuple[Tensor, list[Any]]:
         """Return the output [T, B, H], and the state after the sequence."""
         return self.run(x_TBI, list(state))
