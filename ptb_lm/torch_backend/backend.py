@@ -84,7 +84,6 @@ class TorchBackend(Backend):
             choice, cell=config.cell, gpu_execution="graph" if ranks.size == 1 else "eager"
         )
         self.device = self.runtime.device
-        self.precision = self.runtime.precision
         self.dtype = self.runtime.dtype
         self.config, self.ranks, self.seed = config, ranks, choice.seed
         if self.device.type == "cpu":
@@ -192,7 +191,7 @@ class TorchBackend(Backend):
         output_TBH, state = stack(embed(self.network.embedding_VE, ids_N, x_BT.shape[0], self.dtype), state)
         nll_N = self.network.softmax.losses(output_TBH.flatten(0, 1), targets_N)
         zero = nll_N.new_zeros((), dtype=torch.float64)
-        loss = pack_loss(nll_N, *([zero] if self.precision.loss_scale == 1 else [zero, zero]))
+        loss = pack_loss(nll_N, zero, zero)
         # TorchScript keeps the state's graph even here, if the first layer of this class that the process
         # ran had an input without a gradient.
         return detach_state(state), loss

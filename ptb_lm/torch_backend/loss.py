@@ -19,8 +19,8 @@ from ptb_lm.model.backend import max_tokens_per_call
 from ptb_lm.torch_backend import cpu
 from ptb_lm.torch_backend.precision import Masters, Precision
 
-# [2]: negative log likelihood, gradient norm; in float64, as their sums over a split must be. In float16 [3]:
-# and the loss scale of the next step if this one was skipped, else 0.
+# [3]: negative log likelihood, gradient norm, and float16's loss scale of the next step if this one was
+# skipped, else 0; in float64, as their sums over a split must be.
 Loss = Tensor
 
 
@@ -209,15 +209,16 @@ class SoftmaxLayer:
         return inputs, self._compute_weight.new_empty(tokens, width)
 
 
-def pack_loss(nll_N: Tensor, *measured: Tensor) -> Loss:
+def pack_loss(nll_N: Tensor, norm: Tensor, new_loss_scale: Tensor) -> Loss:
     """Return a window's loss.
 
     Args:
         nll_N: Negative log likelihood of each target.
-        measured: The other numbers of a loss, each [].
+        norm: Norm of the gradient, [].
+        new_loss_scale: Loss scale of the next step if this one was skipped, else 0, [].
     """
     # Summed in float64: the total over a split must not depend on how it was cut into windows.
-    return torch.stack([nll_N.sum(dtype=torch.float64), *measured])
+    return torch.stack([nll_N.sum(dtype=torch.float64), norm, new_loss_scale])
 
 
 def global_norm(gradients: Sequence[Tensor]) -> Tensor:

@@ -133,10 +133,9 @@ class TrainingStep:
         window = WindowGradients(nll_N, ids_N, d_embedded_TBE.flatten(0, 1), gradients)
         if self.exchange:
             window = self.exchange.wait_and_merge(window)
-        measured = [self.update(window, steps=steps)]
-        if self.loss_scale:
-            measured.append(self.loss_scale.adjust(measured[0].isfinite()))
-        return detach_state(state), pack_loss(window.nll, *measured)
+        norm = self.update(window, steps=steps)
+        new_scale = self.loss_scale.adjust(norm.isfinite()) if self.loss_scale else norm.new_zeros(())
+        return detach_state(state), pack_loss(window.nll, norm, new_scale)
 
     def compute_loss_and_gradient(
         self, raw_TBH: Tensor, targets_N: Tensor, *, mask: Tensor | None
