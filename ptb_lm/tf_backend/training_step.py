@@ -83,57 +83,6 @@ class TrainingStep:
         rate = tf.constant(learning_rate, self.network.dtype)
         return self.execute_step(tf.convert_to_tensor(x_BT), tf.convert_to_tensor(y_BT), state, rate)
 
-    def load_copies(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Set the parameters of the other devices; averages in place are those of the first device alone."""
-        if not self._averages_in_place:
-            for network in self._copies:
-                network.load(weights)
-
-    def update_averages(self, weight: float) -> None:
-        """Move the averages of the parameters towards them."""
-        if not self._averages:
-            self._averages = [tf.Variable(variable) for variable in self.network.variables]
-            return
-        for average, variable in zip(self._averages, self.network.variables, strict=True):
-            average.assign_add(weight * (variable - average))
-
-    def swap_averages(self) -> None:
-        """Exchange the parameters of the first device and their averages.
-
-        A second call undoes it, to the bit.
-        """
-        for average, variable in zip(self._averages, self.network.variables, strict=True):
-            parameter = tf.identity(variable)
-            variable.assign(average)
-            average.assign(parameter)
-        self._averages_in_place = not self._averages_in_place
-
-    def export_state(self, state: State) -> Arrays:
-        """Return the carried state, and the state of the dropout streams and of Adam."""
-        parts = [[part_BH.numpy() for part_BH in layer] for layer in state]
-        streams = export_streams([dropout.generator for dropout in self.dropouts])
-        own = {**carried.pack(parts, self.state_names), STREAMS: streams}
-        adam = self.adams[0].export_state(self.network) if self.adams else {}  # the same on all devices
-        return {**carried.gather(own, self.distribution.ranks, stream=STREAMS), **adam}
-
-    def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
-        """Set a state that `export_state` returned, and return the carried state.
-
-        Raises:
-            UserError: The random streams are not TensorFlow's, or a moment is of another shape.
-        """
-        if self.adams:
-            for network, adam in zip(self._networks, self.adams, strict=True):
-                adam.load_state(network, arrays)
-        try:
-            streams = [dropout.generator for dropout in self.dropouts]
-            load_streams(streams, arrays[STREAMS], self.distribution.ranks)
-        except ValueError as error:
-            raise UserError(f"the random stream of dropout was not saved by TensorFlow ({error})") from None
-        sizes = self.config.hidden_sizes
-        layers = carried.unpack(arrays, self.state_names, sizes, self.distribution.ranks)
-        return [tuple(tf.constant(part_BH, self.network.dtype) for part_BH in layer) for layer in layers]
-
     def _step_on_devices(
         self, x_BT: tf.Tensor, y_BT: tf.Tensor, state: State, rate: tf.Tensor
     ) -> tuple[State, Loss]:
@@ -246,6 +195,57 @@ class TrainingStep:
             network.embedding_VE.scatter_sub(tf.IndexedSlices(scale * d_embedding, ids_N))
             _descend(network.variables[1:], gradients[1:], scale)
         return norm
+
+    def load_copies(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters of the other devices; averages in place are those of the first device alone."""
+        if not self._averages_in_place:
+            for network in self._copies:
+                network.load(weights)
+
+    def update_averages(self, weight: float) -> None:
+        """Move the averages of the parameters towards them."""
+        if not self._averages:
+            self._averages = [tf.Variable(variable) for variable in self.network.variables]
+            return
+        for average, variable in zip(self._averages, self.network.variables, strict=True):
+            average.assign_add(weight * (variable - average))
+
+    def swap_averages(self) -> None:
+        """Exchange the parameters of the first device and their averages.
+
+        A second call undoes it, to the bit.
+        """
+        for average, variable in zip(self._averages, self.network.variables, strict=True):
+            parameter = tf.identity(variable)
+            variable.assign(average)
+            average.assign(parameter)
+        self._averages_in_place = not self._averages_in_place
+
+    def export_state(self, state: State) -> Arrays:
+        """Return the carried state, and the state of the dropout streams and of Adam."""
+        parts = [[part_BH.numpy() for part_BH in layer] for layer in state]
+        streams = export_streams([dropout.generator for dropout in self.dropouts])
+        own = {**carried.pack(parts, self.state_names), STREAMS: streams}
+        adam = self.adams[0].export_state(self.network) if self.adams else {}  # the same on all devices
+        return {**carried.gather(own, self.distribution.ranks, stream=STREAMS), **adam}
+
+    def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> State:
+        """Set a state that `export_state` returned, and return the carried state.
+
+        Raises:
+            UserError: The random streams are not TensorFlow's, or a moment is of another shape.
+        """
+        if self.adams:
+            for network, adam in zip(self._networks, self.adams, strict=True):
+                adam.load_state(network, arrays)
+        try:
+            streams = [dropout.generator for dropout in self.dropouts]
+            load_streams(streams, arrays[STREAMS], self.distribution.ranks)
+        except ValueError as error:
+            raise UserError(f"the random stream of dropout was not saved by TensorFlow ({error})") from None
+        sizes = self.config.hidden_sizes
+        layers = carried.unpack(arrays, self.state_names, sizes, self.distribution.ranks)
+        return [tuple(tf.constant(part_BH, self.network.dtype) for part_BH in layer) for layer in layers]
 
 
 @contextlib.contextmanager
