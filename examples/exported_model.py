@@ -28,7 +28,7 @@ def parse(given: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the arguments."""
     parser = cli.Parser(prog=PROG, description="Score sentences by onnxruntime and by ptb_lm.")
     parser.add_argument("run", type=Path, help="a run directory, or demo")
-    parser.add_argument("sentences", type=Path, help="a file with a sentence a line")
+    parser.add_argument("sentences", type=Path, help="a file with one sentence per line")
     return parser.parse_args(given)
 
 

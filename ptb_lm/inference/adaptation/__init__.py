@@ -162,8 +162,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tune",
         action="store_true",
-        help="first choose the settings that are not given, but for the damping, by the perplexity of the "
-        "valid split, and print each trial",
+        help="first choose all settings that no flag gives, except the damping, by the perplexity of "
+        "the valid split, and print each trial",
     )
     group.add_argument(
         "--tune-words", type=cli.whole_number(2), metavar="N", help="tune on the first N words (default: all)"

@@ -176,7 +176,7 @@ def description(model: LanguageModel) -> str:
         return line
     common = [word for word in model.vocabulary.words[:COMMON_WORDS] if word != EOS]
     examples = common[:: len(common) // EXAMPLE_WORDS + 1]
-    return f"{line}. It can read no other words. Some of them: {', '.join(examples)}"
+    return f"{line}. It can read no other words. Examples of its words: {', '.join(examples)}"
 
 
 def write_opening(model: LanguageModel) -> str:
