@@ -21,10 +21,9 @@ def with_source(run: RunConfig, data: Corpus) -> RunConfig:
     """
     location = locate_text(run)
     path = penn_treebank_folder() if location == PTB else Path(location)
-    is_place = is_path(location) or location == PTB
-    name = str(absolute(path)) if is_place else tables.absolute_name(location)
     if run.data == "synthetic" or (run.data == PTB and _is_penn_treebank(run, path, data)):
         return dataclasses.replace(run, source=None)
+    name = tables.absolute_name(location) if location.startswith(tables.HUB) else str(absolute(path))
     return dataclasses.replace(run, source=Source(path=name, sha256=data.sha256))
 
 
