@@ -154,7 +154,7 @@ def _result(
     if base and blocks and ratio is None:
         notes.append("it has no round in common with the baseline")
     elif ratio and ratio.error is None and blocks != base:
-        notes.append("there is no interval, because only one round was measured")
+        notes.append("there is no interval, because it has one round in common with the baseline")
     given = Variant(first.variant).precision
     precision = given or first.work.precision
     is_in_name = first.label == first.variant and given
