@@ -116,6 +116,8 @@ def test_the_hint_names_the_threads_that_have_a_core_each(
             4,
         ),
         ("0::/slurm/job_7\n", {"slurm/job_8/cpu.max": "250000 100000\n"}, None),
+        # Characters that end a line for str.splitlines.
+        ("0::/slurm/job\x85\u2028\n", {"slurm/cpu.max": "250000 100000\n"}, 2.5),
         ("2:cpu:/\n", {"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
         ("2:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
         (  # a container by version 1, whose name the kernel knows, and its folders do not

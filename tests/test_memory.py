@@ -36,9 +36,10 @@ def test_the_least_limit_of_a_control_group_counts(
     monkeypatch.setattr(control_groups, "ROOT", tmp_path)
     monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "groups")
     (tmp_path / "groups").write_text("0::/slurm/job_7\n")
-    for name in ("memory.max", "slurm/memory.max", "slurm/job_7/memory.max"):
+    unlimited = {"memory.max": "max\n", "slurm/memory.max": "max\n", "slurm/job_7/memory.max": ""}
+    for name, text in unlimited.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("max\n")
+        (tmp_path / name).write_text(text)
     assert control_groups.memory_limit() == math.inf
     (tmp_path / limited).parent.mkdir(exist_ok=True)
     (tmp_path / limited).write_text(f"{2**26}\n")

@@ -1,7 +1,9 @@
 """The limits of this process by Linux's control groups: of its container, or its job of Slurm or systemd."""
 
 import contextlib
+import itertools
 import math
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -22,8 +24,8 @@ def cpu_quota() -> float | None:
 
 def memory_limit() -> float:
     """Return how many bytes our group's processes may have together; infinity without a limit."""
-    limits = _settings("memory", ("memory.max",), ("memory.limit_in_bytes",))
-    return min((int(limit) for (limit,) in limits if limit.isdigit()), default=math.inf)  # not "max"
+    limits = itertools.chain(*_settings("memory", ("memory.max",), ("memory.limit_in_bytes",)))
+    return min((int(limit) for limit in limits if limit.isdigit()), default=math.inf)  # not "max"
 
 
 def _settings(controller: str, version_2: Sequence[str], version_1: Sequence[str]) -> Iterator[list[str]]:
@@ -37,14 +39,14 @@ def _settings(controller: str, version_2: Sequence[str], version_1: Sequence[str
     # In a container our group is the root, by whatever name the kernel calls it: there is no folder of that.
     groups = {(ROOT, version_2): "/", (ROOT / controller, version_1): "/"}
     with contextlib.suppress(OSError):  # not Linux, or /proc is not mounted
-        for line in MEMBERSHIP.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        for line in filter(None, os.fsdecode(MEMBERSHIP.read_bytes()).split("\n")):
             _, controllers, group = line.split(":", 2)
             if not controllers:
                 groups[ROOT, version_2] = group
             elif controller in controllers.split(","):
                 groups[ROOT / controller, version_1] = group
     for (root, names), group in groups.items():
-        for around in (PurePosixPath(group), *PurePosixPath(group).parents):
-            folder = root / around.relative_to("/")
+        own = PurePosixPath(group.lstrip("/"))
+        for around in (own, *own.parents):
             with contextlib.suppress(OSError):
-                yield " ".join((folder / name).read_text(encoding="utf-8") for name in names).split()
+                yield " ".join((root / around / name).read_text(encoding="utf-8") for name in names).split()
