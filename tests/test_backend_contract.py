@@ -450,7 +450,7 @@ def test_averages_are_moved_scored_and_kept_apart(
 @pytest.mark.parametrize(
     ("choice", "nouns"),
     [
-        ("torch cudnn execution=compile", "cudnn .* compile: .* torch.nn.LSTM .* auto, eager, graph"),
+        ("torch cudnn execution=compile", "cudnn .* compile: .* torch.nn.LSTM; .* auto, eager, graph"),
         ("tensorflow block execution=xla", "block .* xla: .* LSTMBlockCell; .* graph, eager"),
         ("tensorflow block_fused precision=fp64", "block_fused .* fp64: BlockLSTMV2 .* float32 .* fp32"),
         ("torch block cell=gru", "torch block .* gru; .* basic or cudnn, .* lstm"),

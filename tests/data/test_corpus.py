@@ -53,7 +53,7 @@ def test_all_splits_are_files_of_one_kind_of_name(tmp_path: Path) -> None:
     folder_with(tmp_path, train="a b\n", valid="a\n", test="b\n", ptb_test="b b b\n")
     assert corpus.load(tmp_path).splits["test"].tolist() == [2, 0]
     (tmp_path / "test.txt").unlink()
-    with pytest.raises(UserError, match=r"train\.txt .*lacks test\.txt$"):
+    with pytest.raises(UserError, match=r"train\.txt.* test\.txt"):
         corpus.load(tmp_path)
 
 
