@@ -54,13 +54,13 @@ def _table(
     unit = group.work.unit
     # The columns of a source by their headings; and ours beside them.
     theirs: dict[str, Callable[[Figure], str]] = {
-        "ms a batch": lambda figure: _as_published(figure.seconds_per_step and figure.seconds_per_step * 1e3),
+        "ms per batch": lambda figure: _as_published(figure.seconds_per_step and figure.seconds_per_step * 1e3),
         "elapsed (s)": lambda figure: _as_published(figure.elapsed),
         f"{unit} per second": lambda figure: _as_published(figure.rate),
         f"× {over}": lambda figure: _format_known(_published_ratio(source, figure), times),
     }
     here: dict[str, Callable[[Result], str]] = {
-        "ms a batch": lambda ours: significant(ours.seconds.median * 1e3, 4),
+        "ms per batch": lambda ours: significant(ours.seconds.median * 1e3, 4),
         f"{unit} per second": lambda ours: significant(ours.rate.median, 4),
         f"× {over}": lambda ours: _format_known(
             _ratio(ours, group, reference), lambda known: times(known.estimate)
