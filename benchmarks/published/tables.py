@@ -54,7 +54,9 @@ def _table(
     unit = group.work.unit
     # The columns of a source by their headings; and ours beside them.
     theirs: dict[str, Callable[[Figure], str]] = {
-        "ms per batch": lambda figure: _as_published(figure.seconds_per_step and figure.seconds_per_step * 1e3),
+        "ms per batch": lambda figure: _as_published(
+            figure.seconds_per_step and figure.seconds_per_step * 1e3
+        ),
         "elapsed (s)": lambda figure: _as_published(figure.elapsed),
         f"{unit} per second": lambda figure: _as_published(figure.rate),
         f"× {over}": lambda figure: _format_known(_published_ratio(source, figure), times),
