@@ -32,7 +32,7 @@ def _settings(controller: str, version_2: Sequence[str], version_1: Sequence[str
     """Yield what some files of our group say, and what those of each group around it say.
 
     Args:
-        controller: What limits the groups: "cpu" or "memory".
+        controller: Name of the controller of these limits: "cpu" or "memory".
         version_2: Names of the files in version 2 of control groups.
         version_1: Names of the files in version 1.
     """
